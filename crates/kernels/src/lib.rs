@@ -1,1 +1,10 @@
-//! kernels
+//! Operations declared once (layer 1): f64 oracles, input generators, tolerances, dispatch keys, cost, packing, and
+//! the generators of kernel source. Pure: no I/O, no unsafe.
+
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod generator;
+
+pub use error::KernelError;
+pub use generator::{Generated, Generator};
