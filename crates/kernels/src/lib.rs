@@ -5,6 +5,8 @@
 
 pub mod error;
 pub mod generator;
+pub mod generators;
 
 pub use error::KernelError;
 pub use generator::{Generated, Generator};
+pub use generators::{generator, generators};
