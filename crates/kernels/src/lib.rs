@@ -5,6 +5,7 @@
 
 pub mod error;
 pub mod generator;
+pub mod numerics;
 pub mod generators;
 
 pub use error::KernelError;

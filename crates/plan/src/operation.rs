@@ -95,8 +95,10 @@ pub enum Activation {
     /// (affine weights are first rounded to f32 as `fma(scale, q, min)`).
     F32,
     /// Symmetric int8 for each group of the weight format: `d = max|x| / 127`, `xq = round_ties_even(x * (1/d))`
-    /// (0 if `max|x|` is 0). Sums within a group are exact int32 `s = sum q * xq`, `t = sum xq`; groups are added
-    /// in order of k: `acc = fma(f32(s) * d, scale, acc)`, then `acc = fma(f32(t) * d, min, acc)`.
+    /// (all 0 with `d = 0` if `max|x|` is below `2^-100`). Sums within a group are exact int32 `s = sum q * xq`,
+    /// `t = sum xq`; groups are added in order of k: `acc = fma(f32(s) * d, scale, acc)`, then
+    /// `acc = fma(f32(t) * d, min, acc)`. With `Midpoint`, `s = sum (q - 2^(bits-1)) * xq` and the second step falls
+    /// away. All numeric classes are defined and emulated in the module `numerics` of the crate `kernels`.
     I8,
     /// The same with 15-bit activations in two int8 passes: `d = max|x| / 16256`, `xq = round_ties_even(x * (1/d))`,
     /// `hi = (xq + 64) >> 7` (arithmetic), `lo = xq - 128 * hi` (in -64..=63), `s = 128 * s_hi + s_lo`, exact in int32.
