@@ -1,1 +1,3 @@
 //! kernel-abi
+pub mod error;
+pub use error::KernelAbiError;
