@@ -1,0 +1,1 @@
+//! The f32 reference model.
