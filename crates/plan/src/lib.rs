@@ -12,9 +12,9 @@ pub mod steps;
 pub mod target;
 
 pub use abi::{ABI_VERSION, ArgsV1, Launch, TensorV1};
-pub use bundle::{KernelEntry, Manifest, PLAN_VERSION, TensorEntry};
+pub use bundle::{Claim, KernelEntry, Manifest, PLAN_VERSION, TensorEntry};
 pub use layout::{KvDtype, KvLayout, WeightFormat, WeightLayout, Zero};
-pub use operation::{Activation, Epilogue, Operation, Prologue, RowBucket};
+pub use operation::{Activation, Epilogue, Operation, Prologue, QkvRope, RowBucket};
 pub use steps::{
     Batching, Binding, BucketKernel, Buffer, ModelShape, Plan, PlannedOperation, RowSet, Source,
     Step,
