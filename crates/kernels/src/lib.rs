@@ -6,6 +6,9 @@
 pub mod error;
 pub mod generator;
 pub mod numerics;
+pub mod pack;
+mod parallel;
+pub mod quantise;
 pub mod generators;
 
 pub use error::KernelError;
