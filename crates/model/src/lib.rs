@@ -26,6 +26,7 @@ mod tokenizer;
 
 pub use config::{Family, ModelConfig, SlidingWindow};
 pub use error::{Error, Result};
+pub use load::TextFiles;
 pub use mapped::Mapped;
 pub use model::{GenerationDefaults, Model};
 pub use pull::{KNOWN_MODELS, KnownModel, default_cache_dir, pull, resolve};

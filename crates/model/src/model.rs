@@ -125,6 +125,14 @@ impl Model {
             .ok_or_else(|| Error::Argument(format!("{} models have no tensor {role:?}", self.config.family.name())))
     }
 
+    /// Writes tokenizer, chat template and generation defaults into `folder`; [`crate::TextFiles::open`] reads them.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with the file.
+    pub fn write_text_files(&self, folder: &Path) -> Result<()> {
+        load::write_text_files(&self.files, folder)
+    }
+
     /// Weights, an embedding that serves as head counted once.
     pub fn parameters(&self) -> u64 {
         self.tensors.values().map(|t| (t.rows * t.cols) as u64).sum()

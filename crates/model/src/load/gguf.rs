@@ -105,7 +105,7 @@ fn name_of(role: Role) -> String {
     }
 }
 
-fn chat_template(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
+pub(super) fn chat_template(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
     let Some(source) = gguf.str("tokenizer.chat_template")? else { return Ok(None) };
     let text = |key: &str| -> Result<String> {
         let id = gguf.usize(key)?.and_then(|id| u32::try_from(id).ok());

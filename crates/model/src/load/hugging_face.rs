@@ -50,13 +50,7 @@ pub(super) fn open(folder: &Path) -> Result<Model> {
     tokenizer.add_eos(&config.eos);
     config.eos = tokenizer.eos().to_vec();
     let chat_template = chat_template(folder, tokenizer_config.as_ref())?;
-    let defaults = GenerationDefaults {
-        temperature: generation.temperature,
-        top_k: generation.top_k,
-        top_p: generation.top_p,
-        min_p: generation.min_p,
-        repetition_penalty: generation.repetition_penalty,
-    };
+    let defaults = defaults(&generation);
     let mut sources = files;
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"] {
         let path = folder.join(name);
@@ -65,6 +59,17 @@ pub(super) fn open(folder: &Path) -> Result<Model> {
         }
     }
     Ok(Model::new(config, tensors, tokenizer, chat_template, defaults, licence(folder), sources))
+}
+
+/// Sampling parameters that generation_config.json suggests.
+pub(super) fn defaults(generation: &GenerationFile) -> GenerationDefaults {
+    GenerationDefaults {
+        temperature: generation.temperature,
+        top_k: generation.top_k,
+        top_p: generation.top_p,
+        min_p: generation.min_p,
+        repetition_penalty: generation.repetition_penalty,
+    }
 }
 
 /// The files that hold weights: one, or those that the index names.
@@ -158,7 +163,7 @@ fn name_of(role: Role) -> String {
 }
 
 /// `chat_template.jinja` if there is one, else the template in `tokenizer_config.json` (the one called `default` of several).
-fn chat_template(folder: &Path, config: Option<&Value>) -> Result<Option<ChatTemplate>> {
+pub(super) fn chat_template(folder: &Path, config: Option<&Value>) -> Result<Option<ChatTemplate>> {
     let text = |key: &str| -> String {
         let value = config.and_then(|c| c.get(key));
         value.and_then(|v| v.as_str().or_else(|| v.get("content")?.as_str())).unwrap_or("").to_owned()

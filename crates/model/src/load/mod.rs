@@ -2,6 +2,10 @@
 
 mod gguf;
 mod hugging_face;
+mod text;
+
+pub use text::TextFiles;
+pub(crate) use text::write_text_files;
 
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
