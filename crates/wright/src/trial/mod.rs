@@ -1,0 +1,6 @@
+//! Engine trials: a whole engine in a sandboxed worker, judged from outside.
+
+pub mod driver;
+pub mod protocol;
+pub mod quality;
+pub mod worker;

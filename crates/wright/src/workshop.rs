@@ -1,0 +1,68 @@
+//! What commands share: the kernel builder, the machine's description, the clock.
+
+use crate::paths;
+use anyhow::{Context, Result};
+use evidence::{Content, Machine};
+use plan::{Feature, Target};
+use sandbox::{BuildLimits, Builder, Helper};
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// This program as the helper that builds and runs candidates.
+pub fn helper() -> Result<Helper> {
+    let exe = std::env::current_exe().context("finding this program's own file")?;
+    Ok(Helper { program: exe, args: vec!["__worker".to_owned()] })
+}
+
+/// The kernel builder with its cache of binaries.
+pub fn builder() -> Result<Builder> {
+    let cache = paths::cache()?.join("kernels");
+    Ok(Builder::new(helper()?, &cache, BuildLimits::default())?)
+}
+
+/// Seconds since the epoch.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Features that may be used: detected, permitted by the kernel, less the masked ones.
+pub fn features(mask: &[String]) -> BTreeSet<Feature> {
+    let mut features = kernel_abi::detect();
+    features.retain(|f| !mask.iter().any(|m| m == f.name()));
+    // AVX-512 parts without their base are no target.
+    if !features.contains(&Feature::Avx512) {
+        features.retain(|f| matches!(f, Feature::Avx2));
+    }
+    features
+}
+
+/// The target of a search on this machine.
+pub fn target(features: &BTreeSet<Feature>, threads: u32) -> Target {
+    let cores = machine::fingerprint::cores();
+    let threads = if threads == 0 { cores } else { threads.min(cores) };
+    Target { arch: std::env::consts::ARCH.to_owned(), features: features.clone(), threads }
+}
+
+/// This machine with measured ceilings; the same host measured before is read from the cache.
+pub fn machine(builder: &Builder, features: &BTreeSet<Feature>) -> Result<Machine> {
+    let mut facts = machine::fingerprint::facts();
+    facts.insert("toolchain".to_owned(), builder.toolchain().version().to_owned());
+    let key = Machine {
+        facts,
+        features: features.iter().map(|f| f.name().to_owned()).collect(),
+        cores: machine::fingerprint::cores(),
+        ceilings: Default::default(),
+    };
+    let folder = paths::cache()?.join("machines");
+    let path = folder.join(format!("{}.json", key.id().short()));
+    if let Some(known) = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()) {
+        return Ok(known);
+    }
+    let machine = machine::describe(builder, features).context("measuring the machine's ceilings")?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let staged = folder.join(format!(".{}.json", std::process::id()));
+    std::fs::write(&staged, serde_json::to_vec_pretty(&machine)?)
+        .and_then(|()| std::fs::rename(&staged, &path))
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(machine)
+}
