@@ -3,7 +3,13 @@
 //! The sources under `generators/source/` are the kernels themselves, as text: a generator puts the constants of an
 //! operation and a point in front of them. They are compiled as separate crates, never as part of this one.
 
+pub mod embed;
+mod linear;
+pub mod linear_portable;
+pub mod attention;
 pub mod prelude;
+pub mod small;
+mod small_constants;
 
 use crate::generator::Generator;
 
@@ -18,4 +24,9 @@ pub fn generator(name: &str) -> Option<&'static dyn Generator> {
 }
 
 /// One line each; the first that applies to an operation is its baseline.
-static GENERATORS: &[&dyn Generator] = &[];
+static GENERATORS: &[&dyn Generator] = &[
+    &linear_portable::LinearPortable,
+    &embed::Embed,
+    &attention::AttentionPortable,
+    &small::SmallPortable,
+];

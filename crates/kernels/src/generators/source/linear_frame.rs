@@ -1,0 +1,267 @@
+// The frame of every linear kernel: prologue, walk over units of columns and tiles of rows, epilogues.
+//
+// Constants that stand before this text: N, K, NB (columns of a block), GROUP, GROUPS, BITS, STORED, RECORD and
+// BLOCK (bytes), FORMAT, ACTIVATION, NORM, EPS, EPILOGUE, the QKV ones, SPLIT, CHUNK, UNIT, TILE (rows of the largest tile), ROW
+// (bytes of a prepared row), UNIT_SCRATCH (bytes).
+// Text that stands after it: `prepare`, `tile` and `unit_rows` (tiles of rows, largest first).
+
+const AFFINE: u32 = 0;
+const BF16: u32 = 1;
+const F32: u32 = 2;
+
+const ACT_F32: u32 = 0;
+const ACT_I8: u32 = 1;
+const ACT_I16: u32 = 2;
+const ACT_BF16: u32 = 3;
+
+const STORE: u32 = 0;
+const ADD: u32 = 1;
+const SILU_GATE: u32 = 2;
+const QKV_ROPE: u32 = 3;
+
+/// Sub-blocks of 16 columns, the unit of all tiles.
+const SUBS: usize = N.div_ceil(NB) * (NB / 16);
+const UNIT_SUBS: usize = UNIT / 16;
+const UNITS: usize = SUBS.div_ceil(UNIT_SUBS);
+/// Raw results go to `OUT` at once.
+const STRAIGHT: bool = EPILOGUE == STORE && N % 16 == 0;
+/// Prepared rows are the input itself.
+const DIRECT: bool = ACTIVATION == ACT_F32 && !NORM;
+/// Raw results of one tile of rows and one unit, at the start of each thread's scratch.
+const Y_BYTES: usize = TILE * UNIT * 4 + UNIT_SCRATCH;
+
+/// The share of `thread` in `n` things: contiguous, sizes differ by at most one. (A divisor that may be 0 would pull in
+/// a panic.)
+#[inline(always)]
+fn share(n: usize, thread: u32, threads: u32) -> (usize, usize) {
+    let (t, p) = (thread as usize, if threads == 0 { 1 } else { threads as usize });
+    (n * t / p, n * (t + 1) / p)
+}
+
+#[inline(always)]
+fn smaller(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, threads: u32) {
+    let a = &*args;
+    let rows = a.rows as usize;
+    let x = a.tensors[0].data as *const f32;
+    let norm = a.tensors[3].data as *const f32;
+    let scratch = a.scratch.add(thread as usize * a.scratch_bytes as usize);
+    if SPLIT && phase == 0 {
+        let (mut r, end) = share(rows, thread, threads);
+        while r < end {
+            prepare(x.add(r * K), norm, a.shared.add(r * ROW));
+            r += 1;
+        }
+        return;
+    }
+    let mut first = 0;
+    while first < rows {
+        let count = smaller(CHUNK, rows - first);
+        let acts: *const u8 = if SPLIT {
+            a.shared.add(first * ROW)
+        } else if DIRECT {
+            x.add(first * K) as *const u8
+        } else {
+            let mut r = 0;
+            while r < count {
+                prepare(x.add((first + r) * K), norm, scratch.add(Y_BYTES + r * ROW));
+                r += 1;
+            }
+            scratch.add(Y_BYTES)
+        };
+        chunk(a, first, count, acts, scratch, thread, threads);
+        first += count;
+    }
+}
+
+/// All columns of this thread for `count` rows from `first`.
+#[inline(always)]
+unsafe fn chunk(a: &ArgsV1, first: usize, count: usize, acts: *const u8, scratch: *mut u8, thread: u32, threads: u32) {
+    let (mut unit, end) = share(UNITS, thread, threads);
+    while unit < end {
+        let sub = unit * UNIT_SUBS;
+        let subs = smaller(UNIT_SUBS, SUBS - sub);
+        unit_rows(a, first, count, acts, scratch, sub, subs);
+        unit += 1;
+    }
+}
+
+/// One tile of `MR` rows of one unit: raw results, then the epilogue.
+#[inline(always)]
+unsafe fn rows_tile<const MR: usize>(a: &ArgsV1, row: usize, acts: *const u8, scratch: *mut u8, sub: usize, subs: usize) {
+    let w = a.tensors[1].data as *const u8;
+    if STRAIGHT {
+        let out = (a.tensors[2].data as *mut f32).add(row * N + sub * 16);
+        tile::<MR>(acts, w, sub, subs, out, N);
+    } else {
+        tile::<MR>(acts, w, sub, subs, scratch as *mut f32, UNIT);
+        finish(a, row, MR, sub, subs, scratch as *mut f32, UNIT);
+    }
+}
+
+/// Rows `row..row + count` of one unit whose raw results stand in `y` (`stride` floats from row to row).
+#[inline(always)]
+unsafe fn finish(a: &ArgsV1, row: usize, count: usize, sub: usize, subs: usize, y: *mut f32, stride: usize) {
+    let mut r = 0;
+    while r < count {
+        let yr = y.add(r * stride);
+        match EPILOGUE {
+            SILU_GATE => silu_gate(a, row + r, sub, yr),
+            QKV_ROPE => qkv_rope(a, row + r, sub, yr),
+            _ => store(a, row + r, sub, subs, yr),
+        }
+        r += 1;
+    }
+}
+
+#[inline(always)]
+unsafe fn store(a: &ArgsV1, row: usize, sub: usize, subs: usize, y: *const f32) {
+    let out = (a.tensors[2].data as *mut f32).add(row * N + sub * 16);
+    let columns = smaller(subs * 16, N - sub * 16);
+    let mut c = 0;
+    while c < columns {
+        *out.add(c) = if EPILOGUE == ADD { *out.add(c) + *y.add(c) } else { *y.add(c) };
+        c += 1;
+    }
+}
+
+/// A unit is a gate block and its up block.
+#[inline(always)]
+unsafe fn silu_gate(a: &ArgsV1, row: usize, sub: usize, y: *const f32) {
+    let pair = sub / (2 * (NB / 16));
+    let out = (a.tensors[2].data as *mut f32).add(row * (N / 2) + pair * NB);
+    for c in 0..NB {
+        *out.add(c) = silu(*y.add(c)) * *y.add(NB + c);
+    }
+}
+
+/// A unit is one head.
+#[inline(always)]
+unsafe fn qkv_rope(a: &ArgsV1, row: usize, sub: usize, y: *mut f32) {
+    let head = sub / (HEAD_DIM / 16);
+    if BIAS {
+        let bias = (a.tensors[4].data as *const f32).add(head * HEAD_DIM);
+        for i in 0..HEAD_DIM {
+            *y.add(i) += *bias.add(i);
+        }
+    }
+    let is_value = head >= HEADS + KV_HEADS;
+    if !is_value {
+        if QK_NORM {
+            let weight = a.tensors[if head < HEADS { 5 } else { 6 }].data as *const f32;
+            let inverse = rms_inverse(y, HEAD_DIM, QK_EPS);
+            for i in 0..HEAD_DIM {
+                *y.add(i) = (*y.add(i) * inverse) * *weight.add(i);
+            }
+        }
+        let position = *(a.tensors[10].data as *const u32).add(row) as usize;
+        let cos = (a.tensors[7].data as *const f32).add(position * HEAD_DIM);
+        let sin = cos.add(HEAD_DIM / 2);
+        for i in 0..HEAD_DIM / 2 {
+            let (p, q) = (*y.add(i), *y.add(i + HEAD_DIM / 2));
+            let (c, s) = (*cos.add(i), *sin.add(i));
+            *y.add(i) = fma(p, c, -(q * s));
+            *y.add(i + HEAD_DIM / 2) = fma(q, c, p * s);
+        }
+    }
+    if head < HEADS {
+        let out = (a.tensors[2].data as *mut f32).add((row * HEADS + head) * HEAD_DIM);
+        for i in 0..HEAD_DIM {
+            *out.add(i) = *y.add(i);
+        }
+        return;
+    }
+    let slot = *(a.tensors[11].data as *const u32).add(row) as usize;
+    let (page, token) = (slot / BLOCK_TOKENS, slot % BLOCK_TOKENS);
+    if is_value {
+        let line = (page * KV_HEADS + head - HEADS - KV_HEADS) * BLOCK_TOKENS + token;
+        cache(a.tensors[9].data, line * HEAD_DIM, 1, y);
+    } else {
+        let plane = (page * KV_HEADS + head - HEADS) * HEAD_DIM;
+        cache(a.tensors[8].data, plane * BLOCK_TOKENS + token, BLOCK_TOKENS, y);
+    }
+}
+
+/// Stores a head at `first + i * step` elements of the cache.
+#[inline(always)]
+unsafe fn cache(data: *mut u8, first: usize, step: usize, y: *const f32) {
+    for i in 0..HEAD_DIM {
+        let v = *y.add(i);
+        let at = first + i * step;
+        match KV_DTYPE {
+            0 => *(data as *mut f32).add(at) = v,
+            1 => *(data as *mut u16).add(at) = to_f16(v),
+            _ => *(data as *mut u16).add(at) = to_bf16(v),
+        }
+    }
+}
+
+/// Sixteen inputs from `i`, normalised if the prologue says so.
+#[inline(always)]
+unsafe fn inputs(x: *const f32, norm: *const f32, inverse: f32, i: usize) -> [f32; 16] {
+    let mut y = [0.0f32; 16];
+    for l in 0..16 {
+        let v = *x.add(i + l);
+        y[l] = if NORM { (v * inverse) * *norm.add(i + l) } else { v };
+    }
+    y
+}
+
+/// Quantises one row in groups: `put(i, xq)` takes sixteen integers, `scale(group, d, t)` closes a group.
+#[inline(always)]
+unsafe fn quantise(
+    x: *const f32,
+    norm: *const f32,
+    limit: f32,
+    mut put: impl FnMut(usize, [i32; 16]),
+    mut scale: impl FnMut(usize, f32, i32),
+) {
+    let inverse = if NORM { rms_inverse(x, K, EPS) } else { 1.0 };
+    let mut g = 0;
+    while g < GROUPS {
+        let mut most = [0.0f32; 16];
+        let mut i = 0;
+        while i < GROUP {
+            let y = inputs(x, norm, inverse, g * GROUP + i);
+            for l in 0..16 {
+                most[l] = larger(most[l], f32::from_bits(y[l].to_bits() & 0x7fff_ffff));
+            }
+            i += 16;
+        }
+        for j in 0..8 {
+            most[j] = larger(most[j], most[j + 8]);
+        }
+        for j in 0..4 {
+            most[j] = larger(most[j], most[j + 4]);
+        }
+        for j in 0..2 {
+            most[j] = larger(most[j], most[j + 2]);
+        }
+        let max = larger(most[0], most[1]);
+        let live = max >= f32::from_bits((127 - 100) << 23);
+        let d = if live { max / limit } else { 0.0 };
+        let factor = if live { 1.0 / d } else { 0.0 };
+        let mut total = [0i32; 16];
+        let mut i = 0;
+        while i < GROUP {
+            let y = inputs(x, norm, inverse, g * GROUP + i);
+            let mut q = [0i32; 16];
+            for l in 0..16 {
+                q[l] = round_to_int(y[l] * factor);
+                total[l] += q[l];
+            }
+            put(g * GROUP + i, q);
+            i += 16;
+        }
+        let mut t = 0;
+        for l in 0..16 {
+            t += total[l];
+        }
+        scale(g, d, t);
+        g += 1;
+    }
+}

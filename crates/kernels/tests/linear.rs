@@ -1,0 +1,128 @@
+//! Every generator of linear kernels against its numeric class, bit for bit: formats, epilogues, buckets, tails, threads.
+
+mod harness;
+#[path = "harness/linear_case.rs"]
+mod linear_case;
+
+use evidence::Point;
+use harness::{build, host, runs_here};
+use kernels::numerics::Arith;
+use kernels::Generator;
+use linear_case::{Case, assert_same};
+use plan::operation::QkvRope;
+use plan::{Activation, Epilogue, KvDtype, KvLayout, Operation, Prologue, RowBucket, Target, WeightFormat, WeightLayout, Zero};
+
+const NORM: Prologue = Prologue::RmsNorm { eps_bits: 0x3727_c5ac };
+
+fn affine(bits: u8, group: u32, zero: Zero, n_block: u32) -> WeightLayout {
+    WeightLayout { format: WeightFormat::Affine { bits, group, zero }, n_block }
+}
+
+fn linear(n: u32, k: u32, prologue: Prologue, epilogue: Epilogue, weight: WeightLayout, activation: Activation) -> Operation {
+    Operation::Linear { n, k, prologue, epilogue, weight, activation }
+}
+
+fn qkv(head_dim: u32, dtype: KvDtype, bias: bool, qk_norm: bool) -> QkvRope {
+    QkvRope {
+        heads: 3,
+        kv_heads: 1,
+        head_dim,
+        bias,
+        qk_norm_eps_bits: qk_norm.then_some(0x3586_37bd),
+        kv: KvLayout { dtype, block_tokens: 16 },
+    }
+}
+
+/// Operations that together reach every format, epilogue and odd shape.
+fn operations() -> Vec<Operation> {
+    use Activation::{Bf16, F32, I8, I16};
+    use Epilogue::{Add, QkvRope, SiluGate, Store};
+    let q4 = affine(4, 32, Zero::Stored, 16);
+    let q8 = affine(8, 32, Zero::Midpoint, 16);
+    let bf16 = WeightLayout { format: WeightFormat::Bf16, n_block: 16 };
+    let f32 = WeightLayout { format: WeightFormat::F32, n_block: 32 };
+    let mut all = vec![
+        linear(96, 128, NORM, Store, q8, I8),
+        linear(83, 32, Prologue::None, Add, q4, I8),
+        linear(128, 96, NORM, SiluGate, q4, I8),
+        linear(320, 64, NORM, QkvRope(qkv(64, KvDtype::F32, false, false)), q4, I8),
+        linear(640, 64, Prologue::None, QkvRope(qkv(128, KvDtype::F16, true, true)), q8, I8),
+        linear(320, 64, NORM, QkvRope(qkv(64, KvDtype::Bf16, true, false)), affine(4, 32, Zero::Midpoint, 32), I8),
+        linear(100, 192, NORM, Store, affine(8, 64, Zero::Stored, 32), I8),
+        linear(48, 48, NORM, Add, affine(4, 16, Zero::Stored, 16), I8),
+        linear(128, 256, Prologue::None, SiluGate, affine(4, 128, Zero::Midpoint, 64), I8),
+        linear(80, 96, NORM, Add, q4, I16),
+        linear(50, 128, Prologue::None, Store, q8, I16),
+        linear(64, 64, NORM, SiluGate, affine(8, 32, Zero::Stored, 16), I16),
+        linear(40, 64, Prologue::None, Store, q4, F32),
+        linear(64, 96, NORM, SiluGate, q8, F32),
+        linear(320, 64, NORM, QkvRope(qkv(64, KvDtype::F32, false, true)), f32, F32),
+        linear(72, 50, Prologue::None, Add, f32, F32),
+        linear(72, 62, NORM, Store, bf16, F32),
+        linear(72, 62, NORM, Add, bf16, Bf16),
+        linear(64, 128, Prologue::None, SiluGate, bf16, Bf16),
+    ];
+    all.push(linear(32, 512, Prologue::None, Store, affine(8, 512, Zero::Stored, 16), I8));
+    all
+}
+
+/// The first, the last and some middle points of a space.
+fn points(generator: &dyn Generator, operation: &Operation, rows: RowBucket, target: &Target, count: u64) -> Vec<Point> {
+    let Some(space) = generator.space(operation, rows, target) else { return Vec::new() };
+    let start = generator.start(operation, rows, target).expect("a space has a start");
+    assert!(space.contains(&start), "{}: the start {start} is outside the space", generator.name());
+    let mut points = vec![start];
+    let size = space.size();
+    for i in 0..count {
+        // A stride that is odd against the axes' sizes visits all values of each axis.
+        let point = space.nth((i * 7919 + u64::from(rows.low) * 131) % size);
+        if !points.contains(&point) {
+            points.push(point);
+        }
+    }
+    points
+}
+
+fn arith_of(generator: &dyn Generator, operation: &Operation) -> Arith {
+    if generator.numeric_class(operation).ends_with("/nofma") { Arith::Separate } else { Arith::Fused }
+}
+
+/// Checks one generator; returns how many kernels ran.
+fn check(name: &str, rows: RowBucket, counts: &[usize], per_operation: u64) -> usize {
+    let generator = kernels::generator(name).expect("registered");
+    let target = host(2);
+    let mut ran = 0;
+    for (i, operation) in operations().into_iter().enumerate() {
+        let most = counts.iter().copied().max().unwrap_or(1);
+        let case = Case::random(operation, most, i as u64 + 1);
+        for point in points(generator, &operation, rows, &target, per_operation) {
+            let generated = generator.generate(&operation, rows, &target, &point, most as u32).expect("generate");
+            let what = format!("{name} {operation} rows {rows} [{point}]");
+            if !runs_here(&what, &generated) {
+                continue;
+            }
+            let kernel = build(&generated, name);
+            ran += 1;
+            for count in counts {
+                let want = case.emulate(arith_of(generator, &operation), *count);
+                for threads in [1, 2, 3] {
+                    let got = case.run(&kernel, *count, threads);
+                    assert_same(&format!("{what}, {count} rows, {threads} threads"), &got, &want);
+                }
+            }
+        }
+    }
+    ran
+}
+
+const ONE: RowBucket = RowBucket::ALL[0];
+const FEW: RowBucket = RowBucket::ALL[2];
+const MANY: RowBucket = RowBucket::ALL[5];
+
+#[test]
+fn portable_kernels_follow_their_class() {
+    let ran = check("linear-portable", ONE, &[1], 0)
+        + check("linear-portable", FEW, &[5, 7, 8], 1)
+        + check("linear-portable", MANY, &[33, 40], 1);
+    assert!(ran > 40);
+}
