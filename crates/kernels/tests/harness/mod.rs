@@ -72,7 +72,8 @@ pub fn host(threads: u32) -> Target {
 
 /// Whether this CPU can run `generated`; says so loudly where it cannot.
 pub fn runs_here(name: &str, generated: &Generated) -> bool {
-    let missing: Vec<_> = generated.features.difference(&available()).collect();
+    let available = available();
+    let missing: Vec<_> = generated.features.difference(&available).collect();
     if !missing.is_empty() {
         eprintln!("SKIPPED: {name} needs {missing:?}, which this CPU lacks");
     }
@@ -104,13 +105,21 @@ pub fn build(generated: &Generated, name: &str) -> Kernel {
     let path = CString::new(binary.to_str().expect("a printable path")).expect("no NUL in the path");
     // SAFETY: the path is NUL-terminated; the object was built here from a generated source and runs nothing at load.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!handle.is_null(), "dlopen {name}");
+    assert!(!handle.is_null(), "dlopen {name}: {}", load_error());
     // SAFETY: the handle is live and the name NUL-terminated.
     let symbol = unsafe { libc::dlsym(handle, c"kernel".as_ptr()) };
     assert!(!symbol.is_null(), "{name} exports no `kernel`");
     // SAFETY: every generated source exports `kernel` with this signature.
     let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(symbol) };
     Kernel { entry, handle, launch: generated.launch }
+}
+
+fn load_error() -> String {
+    // SAFETY: dlerror returns null or a NUL-terminated string that lives until the next call on this thread.
+    unsafe {
+        let text = libc::dlerror();
+        if text.is_null() { String::new() } else { std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned() }
+    }
 }
 
 impl Kernel {
