@@ -86,10 +86,7 @@ pub struct EngineHandle {
 impl EngineHandle {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let guard = Arc::new(Guard(shared.clone()));
-        Self {
-            shared,
-            _guard: guard,
-        }
+        Self { shared, _guard: guard }
     }
 
     /// The plan that runs.
@@ -118,11 +115,7 @@ impl EngineHandle {
         inbox.live.insert(request.id);
         inbox.queued += 1;
         inbox.submitted += 1;
-        inbox.submissions.push(Submission {
-            request,
-            sink,
-            at: Instant::now(),
-        });
+        inbox.submissions.push(Submission { request, sink, at: Instant::now() });
         drop(inbox);
         self.shared.changed.notify_all();
         Ok(())
@@ -172,9 +165,7 @@ impl EngineHandle {
         let (inbox, _) = self
             .shared
             .changed
-            .wait_timeout_while(inbox, timeout, |i| {
-                !i.live.is_empty() && i.phase != Phase::Ended
-            })
+            .wait_timeout_while(inbox, timeout, |i| !i.live.is_empty() && i.phase != Phase::Ended)
             .unwrap_or_else(PoisonError::into_inner);
         inbox.live.is_empty()
     }
@@ -200,15 +191,10 @@ fn admit(inbox: &mut Inbox, request: &Request, max_queue: usize) -> Result<(), E
         Phase::Ended => return Err(EngineError::Stopped("it was shut down".into())),
     }
     if inbox.live.contains(&request.id) {
-        return Err(EngineError::Invalid {
-            id: request.id,
-            problem: "its id is in use".into(),
-        });
+        return Err(EngineError::Invalid { id: request.id, problem: "its id is in use".into() });
     }
     if inbox.queued >= max_queue {
-        return Err(EngineError::QueueFull {
-            waiting: inbox.queued,
-        });
+        return Err(EngineError::QueueFull { waiting: inbox.queued });
     }
     Ok(())
 }
@@ -222,33 +208,22 @@ fn check(request: &Request, plan: &Plan, max_context: u32) -> Result<(), EngineE
     }
     let vocab = plan.model.vocab;
     if let Some(token) = request.prompt.iter().find(|t| **t >= vocab) {
-        return invalid(format!(
-            "prompt token {token} is not below the vocabulary of {vocab}"
-        ));
+        return invalid(format!("prompt token {token} is not below the vocabulary of {vocab}"));
     }
     if let Some((token, _)) = request.params.logit_bias.iter().find(|(t, _)| *t >= vocab) {
-        return invalid(format!(
-            "logit_bias token {token} is not below the vocabulary of {vocab}"
-        ));
+        return invalid(format!("logit_bias token {token} is not below the vocabulary of {vocab}"));
     }
     // One token of room for the output, unless none is wanted.
     let room = request.prompt.len() as u64 + u64::from(request.max_tokens > 0);
     if room > u64::from(max_context) {
-        return Err(EngineError::TooLong {
-            id,
-            prompt: request.prompt.len(),
-            context: max_context,
-        });
+        return Err(EngineError::TooLong { id, prompt: request.prompt.len(), context: max_context });
     }
     let p = &request.params;
     let range = |name: &str, value: f32, low: f32, high: f32| -> Result<(), EngineError> {
         if value >= low && value <= high {
             Ok(())
         } else {
-            Err(EngineError::Invalid {
-                id,
-                problem: format!("{name} is {value}, not in {low} to {high}"),
-            })
+            Err(EngineError::Invalid { id, problem: format!("{name} is {value}, not in {low} to {high}") })
         }
     };
     range("temperature", p.temperature, 0.0, 100.0)?;
@@ -256,19 +231,9 @@ fn check(request: &Request, plan: &Plan, max_context: u32) -> Result<(), EngineE
     range("min_p", p.min_p, 0.0, 1.0)?;
     range("presence_penalty", p.presence_penalty, -2.0, 2.0)?;
     range("frequency_penalty", p.frequency_penalty, -2.0, 2.0)?;
-    range(
-        "repetition_penalty",
-        p.repetition_penalty,
-        f32::MIN_POSITIVE,
-        100.0,
-    )?;
+    range("repetition_penalty", p.repetition_penalty, f32::MIN_POSITIVE, 100.0)?;
     for (token, bias) in &p.logit_bias {
-        range(
-            &format!("logit_bias of token {token}"),
-            *bias,
-            -1000.0,
-            1000.0,
-        )?;
+        range(&format!("logit_bias of token {token}"), *bias, -1000.0, 1000.0)?;
     }
     Ok(())
 }

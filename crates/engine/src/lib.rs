@@ -11,12 +11,9 @@ use std::path::Path;
 
 pub use error::EngineError;
 pub use handle::EngineHandle;
-pub use options::{
-    EngineOptions, Inspector, Pinning, PlanChoice, PrefixCache, Verification, WeightMemory,
-};
+pub use options::{EngineOptions, Inspector, Pinning, PlanChoice, PrefixCache, Verification, WeightMemory};
 pub use request::{
-    Closed, Event, EventSink, FinishReason, Request, RequestId, SamplingParams, TokenLogprobs,
-    Usage,
+    Closed, Event, EventSink, FinishReason, Request, RequestId, SamplingParams, TokenLogprobs, Usage,
 };
 pub use stats::{EngineStats, Histogram};
 

@@ -3,15 +3,11 @@
 use std::time::Duration;
 
 /// Upper bounds of the buckets of time histograms, seconds (the last bucket is open).
-pub const SECONDS_BOUNDS: [f64; 16] = [
-    0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0,
-    60.0,
-];
+pub const SECONDS_BOUNDS: [f64; 16] =
+    [0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 /// Upper bounds of the buckets of row histograms.
-pub const ROWS_BOUNDS: [f64; 16] = [
-    1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
-    1024.0,
-];
+pub const ROWS_BOUNDS: [f64; 16] =
+    [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0, 1024.0];
 
 /// A histogram with fixed bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,20 +21,12 @@ pub struct Histogram {
 impl Histogram {
     /// An empty histogram.
     pub const fn new(bounds: &'static [f64; 16]) -> Self {
-        Self {
-            bounds,
-            counts: [0; 17],
-            sum: 0.0,
-        }
+        Self { bounds, counts: [0; 17], sum: 0.0 }
     }
 
     /// Counts one observation.
     pub fn observe(&mut self, value: f64) {
-        let bucket = self
-            .bounds
-            .iter()
-            .position(|b| value <= *b)
-            .unwrap_or(self.bounds.len());
+        let bucket = self.bounds.iter().position(|b| value <= *b).unwrap_or(self.bounds.len());
         self.counts[bucket] += 1;
         self.sum += value;
     }

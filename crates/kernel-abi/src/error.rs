@@ -11,21 +11,11 @@ pub enum KernelAbiError {
     #[error("kernel {name} has no function `kernel`: {problem}")]
     Symbol { name: String, problem: String },
     #[error("cannot read kernel {path}: {source}")]
-    Read {
-        path: PathBuf,
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("cannot {what}: {source}")]
-    System {
-        what: String,
-        source: std::io::Error,
-    },
+    System { what: String, source: std::io::Error },
     #[error("cannot allocate {bytes} bytes for {what}: {source}")]
-    Memory {
-        what: String,
-        bytes: usize,
-        source: std::io::Error,
-    },
+    Memory { what: String, bytes: usize, source: std::io::Error },
     #[error("a compute thread panicked: {0}")]
     Panicked(String),
 }
