@@ -11,4 +11,6 @@ pub enum KernelError {
     Point { generator: String, point: String, what: String },
     #[error("packing {layout}: {what}")]
     Pack { layout: String, what: String },
+    #[error("inputs of a case, slot {slot}: {what}")]
+    Case { slot: &'static str, what: String },
 }

@@ -3,12 +3,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod emulate;
 pub mod error;
 pub mod generator;
+pub mod inputs;
 pub mod numerics;
+pub mod oracle;
 pub mod pack;
 mod parallel;
 pub mod quantise;
+pub mod tolerance;
 pub mod generators;
 
 pub use error::KernelError;

@@ -105,7 +105,7 @@ pub fn pack_affine(layout: &WeightLayout, n: usize, k: usize, rows: &AffineRows)
         }
     }
     let mut bytes = vec![0u8; layout.bytes(n, k)];
-    for_each_chunk(&mut bytes, layout.block_bytes(k), |block, out| pack_affine_block(layout, block, rows, out));
+    for_each_chunk(&mut bytes, layout.block_bytes(k), n * k, |block, out| pack_affine_block(layout, block, rows, out));
     Ok(Packed { bytes, scale_error })
 }
 
@@ -157,7 +157,7 @@ pub fn pack_f32(layout: &WeightLayout, n: usize, k: usize, rows: &[f32]) -> Resu
     }
     let mut bytes = vec![0u8; layout.bytes(n, k)];
     let bf = layout.format == WeightFormat::Bf16;
-    for_each_chunk(&mut bytes, layout.block_bytes(k), |block, out| {
+    for_each_chunk(&mut bytes, layout.block_bytes(k), n * k, |block, out| {
         let nb = layout.n_block as usize;
         for c in 0..nb.min(n - block * nb) {
             let row = &rows[(block * nb + c) * k..][..k];

@@ -1,21 +1,26 @@
 //! Deterministic data parallelism over disjoint chunks with scoped threads.
 
-/// Below this many elements one thread does it all: starting threads would cost more.
+/// Below this much work one thread does it all: starting threads would cost more.
 const SERIAL_BELOW: usize = 1 << 18;
 
-/// Calls `work(index, chunk)` for every chunk of `chunk` elements (the last may be shorter), on all cores for large
-/// data. The calls are independent, so the result does not depend on the number of threads.
-pub(crate) fn for_each_chunk<T: Send>(data: &mut [T], chunk: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+/// Calls `run(index, chunk)` for every chunk of `chunk` elements (the last may be shorter), on all cores if there is
+/// much `work` (elementary operations in total). The calls are independent, so the result does not depend on the number of threads.
+pub(crate) fn for_each_chunk<T: Send>(
+    data: &mut [T],
+    chunk: usize,
+    work: usize,
+    run_chunk: impl Fn(usize, &mut [T]) + Sync,
+) {
     if data.is_empty() || chunk == 0 {
         return;
     }
     let chunks = data.len().div_ceil(chunk);
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = if data.len() < SERIAL_BELOW { 1 } else { cores.min(chunks) };
+    let threads = if work < SERIAL_BELOW { 1 } else { cores.min(chunks) };
     let share = chunks.div_ceil(threads);
     let run = |first: usize, part: &mut [T]| {
         for (i, piece) in part.chunks_mut(chunk).enumerate() {
-            work(first + i, piece);
+            run_chunk(first + i, piece);
         }
     };
     std::thread::scope(|scope| {

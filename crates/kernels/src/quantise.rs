@@ -40,7 +40,7 @@ pub fn quantise_affine(
     let mut groups = vec![Group::default(); rows.len() / group];
     let mut q = vec![0u8; rows.len()];
     let per_chunk = k / group;
-    for_each_chunk(&mut groups, per_chunk, |row, groups| {
+    for_each_chunk(&mut groups, per_chunk, 8 * rows.len(), |row, groups| {
         for (g, out) in groups.iter_mut().enumerate() {
             let x = &rows[row * k + g * group..][..group];
             *out = match zero {
@@ -52,7 +52,7 @@ pub fn quantise_affine(
     if let Some(at) = groups.iter().position(|g| !g.scale.is_finite() || !g.min.is_finite()) {
         return Err(fail(format!("row {}, group {}: values do not fit f16 scales", at / per_chunk, at % per_chunk)));
     }
-    for_each_chunk(&mut q, k, |row, q| {
+    for_each_chunk(&mut q, k, rows.len(), |row, q| {
         for (g, q) in q.chunks_exact_mut(group).enumerate() {
             groups[row * per_chunk + g].assign(bits, &rows[row * k + g * group..][..group], q);
         }

@@ -1,0 +1,91 @@
+//! One weight of a packed matrix, straight from the words of [`plan::layout`].
+
+use half::{bf16, f16};
+use plan::{WeightFormat, WeightLayout, Zero};
+
+/// Weight `W[n][k]` of a packed matrix with `inputs` inputs, exact in f64.
+///
+/// Panics if the bytes are not those of such a matrix or the indices lie outside; check the length first.
+pub fn weight_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize, k: usize) -> f64 {
+    match layout.format {
+        WeightFormat::Affine { group, .. } => {
+            let (scale, min) = group_at(layout, inputs, bytes, n, k / group as usize);
+            scale * quant_at(layout, inputs, bytes, n, k) as f64 + min
+        }
+        WeightFormat::Bf16 => {
+            let (block, column) = block_of(layout, inputs, bytes, n);
+            let at = (k / 2) * layout.n_block as usize * 4 + column * 4 + (k % 2) * 2;
+            bf16::from_le_bytes([block[at], block[at + 1]]).to_f64()
+        }
+        WeightFormat::F32 => {
+            let (block, column) = block_of(layout, inputs, bytes, n);
+            let at = k * layout.n_block as usize * 4 + column * 4;
+            f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]) as f64
+        }
+    }
+}
+
+/// Scale and minimum of an affine group.
+pub(super) fn group_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize, group: usize) -> (f64, f64) {
+    let WeightFormat::Affine { bits, zero, .. } = layout.format else { return (1.0, 0.0) };
+    let (block, column) = block_of(layout, inputs, bytes, n);
+    let record = &block[group * layout.record_bytes()..];
+    let half = |at: usize| f16::from_le_bytes([record[at], record[at + 1]]).to_f64();
+    let scale = half(column * 2);
+    let min = match zero {
+        Zero::Stored => half(layout.n_block as usize * 2 + column * 2),
+        Zero::Midpoint => -scale * f64::from(1u32 << (bits - 1)),
+    };
+    (scale, min)
+}
+
+/// Unsigned quant of an affine weight.
+pub(super) fn quant_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize, k: usize) -> u8 {
+    let WeightFormat::Affine { bits, group, zero } = layout.format else { return 0 };
+    let (block, column) = block_of(layout, inputs, bytes, n);
+    let (nb, within) = (layout.n_block as usize, k % group as usize);
+    let header = if zero == Zero::Stored { 4 * nb } else { 2 * nb };
+    let quants = &block[k / group as usize * layout.record_bytes() + header..];
+    let step = within / 4;
+    if bits == 8 {
+        return quants[step * nb * 4 + column * 4 + within % 4];
+    }
+    let byte = quants[step / 2 * nb * 4 + column * 4 + within % 4];
+    if step.is_multiple_of(2) { byte & 0x0f } else { byte >> 4 }
+}
+
+fn block_of<'a>(layout: &WeightLayout, inputs: usize, bytes: &'a [u8], n: usize) -> (&'a [u8], usize) {
+    let nb = layout.n_block as usize;
+    (&bytes[n / nb * layout.block_bytes(inputs)..], n % nb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::{pack_f32, unpack};
+
+    #[test]
+    fn agrees_with_the_inverse_of_packing() {
+        let (n, k) = (37, 64);
+        let rows: Vec<f32> = (0..n * k).map(|i| ((i * 2654435761) % 1000) as f32 / 500.0 - 1.0).collect();
+        let affine = |bits, group, zero| WeightFormat::Affine { bits, group, zero };
+        let formats = [
+            WeightFormat::F32,
+            WeightFormat::Bf16,
+            affine(4, 32, Zero::Stored),
+            affine(4, 64, Zero::Midpoint),
+            affine(8, 16, Zero::Stored),
+            affine(8, 32, Zero::Midpoint),
+        ];
+        for format in formats {
+            for n_block in [16, 32] {
+                let layout = WeightLayout { format, n_block };
+                let bytes = pack_f32(&layout, n, k, &rows).unwrap().bytes;
+                let due = unpack(&layout, n, k, &bytes).unwrap();
+                for i in 0..n * k {
+                    assert_eq!(weight_at(&layout, k, &bytes, i / k, i % k) as f32, due[i], "{layout} at {i}");
+                }
+            }
+        }
+    }
+}
