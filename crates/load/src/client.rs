@@ -25,7 +25,8 @@ pub(crate) struct Destination {
 impl Destination {
     pub(crate) fn of(workload: &Workload) -> Result<Self, LoadError> {
         let fail = |reason: &str| LoadError::Url { url: workload.url.clone(), reason: reason.into() };
-        let uri: hyper::Uri = workload.url.parse().map_err(|e: hyper::http::uri::InvalidUri| fail(&e.to_string()))?;
+        let uri: hyper::Uri =
+            workload.url.parse().map_err(|e: hyper::http::uri::InvalidUri| fail(&e.to_string()))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some(other) => return Err(fail(&format!("scheme {other} is not supported"))),
@@ -37,12 +38,18 @@ impl Destination {
         if let Some(key) = &workload.api_key
             && hyper::header::HeaderValue::from_str(&format!("Bearer {key}")).is_err()
         {
-            return Err(LoadError::Workload("the API key holds characters that a header cannot carry".into()));
+            return Err(LoadError::Workload(
+                "the API key holds characters that a header cannot carry".into(),
+            ));
         }
         Ok(Self {
             address: format!("{host}:{port}"),
             authority: authority.to_string(),
-            path: format!("{}{}", uri.path().trim_end_matches('/').trim_end_matches("/v1"), workload.endpoint.path()),
+            path: format!(
+                "{}{}",
+                uri.path().trim_end_matches('/').trim_end_matches("/v1"),
+                workload.endpoint.path()
+            ),
             api_key: workload.api_key.clone(),
             timeouts: workload.timeouts,
         })
@@ -116,8 +123,9 @@ async fn exchange(
     if let Some(key) = &to.api_key {
         request = request.header("authorization", format!("Bearer {key}"));
     }
-    let request =
-        request.body(Full::new(Bytes::from(body))).map_err(|e| Failure::Protocol { reason: e.to_string() })?;
+    let request = request
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|e| Failure::Protocol { reason: e.to_string() })?;
     let response = idle(to, sender.send_request(request)).await?.map_err(truncated)?;
     let status = response.status().as_u16();
     if status != 200 {

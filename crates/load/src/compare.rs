@@ -103,7 +103,8 @@ pub fn compare(
             let workload = Workload { items: items.clone(), warm_up, ..side.clone() };
             let summary = run(&workload)?.summary(slo);
             if summary.completed == 0 {
-                let reason = summary.failures.iter().max_by_key(|f| f.1).map_or("all abandoned", |f| f.0).to_owned();
+                let reason =
+                    summary.failures.iter().max_by_key(|f| f.1).map_or("all abandoned", |f| f.0).to_owned();
                 return Err(LoadError::NothingCompleted { round, url: side.url.clone(), reason });
             }
             Ok(summary)
@@ -159,7 +160,9 @@ pub fn ratio(metric: &str, per_round: Vec<f64>) -> Option<MetricRatio> {
     };
     let mut random = Seeded::new(0x7261_7469_6f73);
     let mut medians: Vec<f64> = (0..10_000)
-        .map(|_| median(&mut (0..per_round.len()).map(|_| per_round[random.below(per_round.len())]).collect()))
+        .map(|_| {
+            median(&mut (0..per_round.len()).map(|_| per_round[random.below(per_round.len())]).collect())
+        })
         .collect();
     medians.sort_by(f64::total_cmp);
     let (low, high) = (quantile(&medians, 0.025), quantile(&medians, 0.975));
@@ -169,7 +172,14 @@ pub fn ratio(metric: &str, per_round: Vec<f64>) -> Option<MetricRatio> {
         () if high < 1.0 => Verdict::Lower,
         () => Verdict::Noise,
     };
-    Some(MetricRatio { metric: metric.into(), median: median(&mut per_round.clone()), per_round, low, high, verdict })
+    Some(MetricRatio {
+        metric: metric.into(),
+        median: median(&mut per_round.clone()),
+        per_round,
+        low,
+        high,
+        verdict,
+    })
 }
 
 #[cfg(test)]

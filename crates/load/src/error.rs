@@ -24,7 +24,9 @@ pub enum LoadError {
     #[error("the tokenizer failed while prompts were made: {0}")]
     Tokenizer(String),
     /// No prompt of the wanted length survives decode and encode.
-    #[error("could not make {wanted} distinct prompts of exactly {tokens} tokens: {made} after {attempts} attempts")]
+    #[error(
+        "could not make {wanted} distinct prompts of exactly {tokens} tokens: {made} after {attempts} attempts"
+    )]
     Prompts {
         /// Prompts asked for.
         wanted: usize,

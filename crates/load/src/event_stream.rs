@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn events_survive_any_cut() {
-        let whole = b": ping\r\n\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata:{\"b\":\"\xc3\xa9\"}\n\ndata: [DONE]\n\n";
+        let whole =
+            b": ping\r\n\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata:{\"b\":\"\xc3\xa9\"}\n\ndata: [DONE]\n\n";
         let want = ["{\"a\":1}", "{\"b\":\"\u{e9}\"}", "[DONE]"];
         assert_eq!(all(&[whole]), want);
         for cut in 1..whole.len() {
@@ -111,9 +112,15 @@ mod tests {
 
     #[test]
     fn chunks_of_both_routes() {
-        let text: Chunk = serde_json::from_str(r#"{"choices":[{"text":"a","finish_reason":null}],"usage":null}"#).unwrap();
+        let text: Chunk =
+            serde_json::from_str(r#"{"choices":[{"text":"a","finish_reason":null}],"usage":null}"#).unwrap();
         assert_eq!(text.choices[0].content(), "a");
-        let chat: Chunk = serde_json::from_str(r#"{"choices":[{"delta":{"content":"b"},"finish_reason":"stop"}]}"#).unwrap();
-        assert_eq!((chat.choices[0].content(), chat.choices[0].finish_reason.as_deref()), ("b", Some("stop")));
+        let chat: Chunk =
+            serde_json::from_str(r#"{"choices":[{"delta":{"content":"b"},"finish_reason":"stop"}]}"#)
+                .unwrap();
+        assert_eq!(
+            (chat.choices[0].content(), chat.choices[0].finish_reason.as_deref()),
+            ("b", Some("stop"))
+        );
     }
 }

@@ -23,7 +23,8 @@ pub(crate) struct HostMark {
 impl HostMark {
     /// Must be called on the client's thread: the first counter is the calling thread's.
     pub(crate) fn now() -> Self {
-        let thread_ns = std::fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|s| schedstat(&s));
+        let thread_ns =
+            std::fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|s| schedstat(&s));
         let cpu = std::fs::read_to_string("/proc/stat").ok().and_then(|s| cpu_line(&s));
         Self { thread_ns, cpu }
     }

@@ -43,7 +43,8 @@ pub fn prompts(
     let mut attempts = 0;
     while made.len() < spec.count {
         attempts += 1;
-        let failed = |made: usize| LoadError::Prompts { wanted: spec.count, tokens: spec.tokens, made, attempts };
+        let failed =
+            |made: usize| LoadError::Prompts { wanted: spec.count, tokens: spec.tokens, made, attempts };
         if attempts > max_attempts || spec.tokens == 0 {
             return Err(failed(made.len()));
         }
@@ -97,23 +98,24 @@ fn capitalised(word: &str) -> String {
 }
 
 const NOUNS: [&str; 96] = [
-    "time", "year", "way", "day", "thing", "woman", "life", "child", "world", "school", "state", "family", "student",
-    "group", "country", "problem", "hand", "part", "place", "week", "company", "system", "question", "work", "night",
-    "point", "home", "water", "room", "mother", "area", "money", "story", "fact", "month", "book", "eye", "job",
-    "word", "business", "side", "house", "service", "friend", "father", "power", "hour", "game", "line", "city",
-    "name", "team", "minute", "idea", "body", "back", "parent", "face", "office", "door", "health", "person", "art",
-    "war", "history", "party", "morning", "reason", "girl", "moment", "air", "teacher", "force", "foot", "boy",
-    "policy", "music", "market", "nation", "plan", "college", "interest", "garden", "engine", "bridge", "forest",
-    "island", "ocean", "winter", "planet", "sugar", "bread", "metal", "glass", "stone", "river",
+    "time", "year", "way", "day", "thing", "woman", "life", "child", "world", "school", "state", "family",
+    "student", "group", "country", "problem", "hand", "part", "place", "week", "company", "system",
+    "question", "work", "night", "point", "home", "water", "room", "mother", "area", "money", "story",
+    "fact", "month", "book", "eye", "job", "word", "business", "side", "house", "service", "friend",
+    "father", "power", "hour", "game", "line", "city", "name", "team", "minute", "idea", "body", "back",
+    "parent", "face", "office", "door", "health", "person", "art", "war", "history", "party", "morning",
+    "reason", "girl", "moment", "air", "teacher", "force", "foot", "boy", "policy", "music", "market",
+    "nation", "plan", "college", "interest", "garden", "engine", "bridge", "forest", "island", "ocean",
+    "winter", "planet", "sugar", "bread", "metal", "glass", "stone", "river",
 ];
 const ADJECTIVES: [&str; 28] = [
-    "big", "small", "old", "new", "long", "short", "red", "blue", "quick", "slow", "happy", "sad", "bright", "dark",
-    "cold", "warm", "quiet", "loud", "early", "late", "rich", "poor", "heavy", "light", "strange", "common", "young",
-    "green",
+    "big", "small", "old", "new", "long", "short", "red", "blue", "quick", "slow", "happy", "sad", "bright",
+    "dark", "cold", "warm", "quiet", "loud", "early", "late", "rich", "poor", "heavy", "light", "strange",
+    "common", "young", "green",
 ];
 const VERBS: [&str; 20] = [
-    "found", "made", "saw", "took", "gave", "kept", "moved", "held", "lost", "built", "wrote", "read", "bought",
-    "sold", "broke", "sent", "met", "led", "grew", "drew",
+    "found", "made", "saw", "took", "gave", "kept", "moved", "held", "lost", "built", "wrote", "read",
+    "bought", "sold", "broke", "sent", "met", "led", "grew", "drew",
 ];
 
 #[cfg(test)]
@@ -122,7 +124,10 @@ mod tests {
 
     /// One token per word with its leading space: enough to check lengths and distinctness.
     fn encode(text: &str) -> Result<Vec<u32>, String> {
-        Ok(text.split_inclusive(' ').map(|w| w.bytes().fold(7u32, |h, b| h.wrapping_mul(31) + u32::from(b))).collect())
+        Ok(text
+            .split_inclusive(' ')
+            .map(|w| w.bytes().fold(7u32, |h, b| h.wrapping_mul(31) + u32::from(b)))
+            .collect())
     }
 
     fn bytes(text: &str) -> Result<Vec<u32>, String> {

@@ -35,8 +35,10 @@ pub fn run(workload: &Workload) -> Result<Run, LoadError> {
     let to = Arc::new(Destination::of(workload)?);
     std::thread::scope(|scope| {
         let client = std::thread::Builder::new().name("load".into()).spawn_scoped(scope, || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LoadError::Start)?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(LoadError::Start)?;
             runtime.block_on(async {
                 if !workload.warm_up.is_empty() {
                     let warm_up = Workload { abandon: None, items: Vec::new(), ..workload.clone() };
@@ -89,7 +91,8 @@ fn jobs(workload: &Workload, items: &[Item]) -> Vec<Job> {
 
 fn hang_up(abandon: Abandon, random: &mut Seeded) -> Option<HangUp> {
     // All three are drawn always, so that one request's fate does not shift the next one's.
-    let (chance, chunks, wait) = (random.unit(), random.below(abandon.max_chunks as usize + 1), random.unit());
+    let (chance, chunks, wait) =
+        (random.unit(), random.below(abandon.max_chunks as usize + 1), random.unit());
     let wait = Duration::from_secs_f64(abandon.early_ms as f64 / 1e3 * wait);
     (chance < abandon.fraction).then_some(HangUp { chunks: chunks as u32, wait })
 }

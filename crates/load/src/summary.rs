@@ -276,7 +276,8 @@ mod tests {
         let mut failed = sample(2, 1, &[], 0, None);
         failed.outcome = Outcome::Failed(Failure::Status { status: 429, body: String::new() });
         // 3 chunks hold 5 tokens: TPOT over tokens, ITL over chunks. The second has a single token.
-        let run = run_of(vec![sample(0, 100, &[10, 30], 20, Some(5)), sample(1, 50, &[], 0, Some(1)), failed]);
+        let run =
+            run_of(vec![sample(0, 100, &[10, 30], 20, Some(5)), sample(1, 50, &[], 0, Some(1)), failed]);
         let slo = Slo { ttft_ms: Some(60.0), tpot_ms: Some(1.0), e2el_ms: None };
         let s = run.summary(Some(slo));
         assert_eq!((s.requests, s.completed, s.failed, s.output_tokens, s.prompt_tokens), (3, 2, 1, 6, 20));
@@ -306,7 +307,10 @@ mod tests {
     fn suspicious_counts_are_named() {
         let run = run_of(vec![sample(0, 1, &[1, 1], 0, Some(2)), sample(1, 1, &[1], 0, None)]);
         let warnings = run.summary(None).warnings;
-        assert!(warnings.iter().any(|w| w.contains("no usage")) && warnings.iter().any(|w| w.contains("more chunks")));
+        assert!(
+            warnings.iter().any(|w| w.contains("no usage"))
+                && warnings.iter().any(|w| w.contains("more chunks"))
+        );
         let liar = run_of(vec![sample(0, 1, &[1, 1], 0, Some(300)), sample(1, 1, &[1, 1], 0, Some(3))]);
         assert_eq!(liar.miscounted(|text| text.split(' ').count()), 1);
     }

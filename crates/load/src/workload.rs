@@ -99,7 +99,11 @@ pub struct Timeouts {
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(5), idle: Duration::from_secs(120), total: Duration::from_secs(600) }
+        Self {
+            connect: Duration::from_secs(5),
+            idle: Duration::from_secs(120),
+            total: Duration::from_secs(600),
+        }
     }
 }
 
@@ -134,7 +138,12 @@ pub struct Workload {
 
 impl Workload {
     /// A closed loop at temperature 0 on `/v1/completions` with `ignore_eos`, default timeouts, no warm-up.
-    pub fn closed(url: impl Into<String>, model: impl Into<String>, concurrency: usize, items: Vec<Item>) -> Self {
+    pub fn closed(
+        url: impl Into<String>,
+        model: impl Into<String>,
+        concurrency: usize,
+        items: Vec<Item>,
+    ) -> Self {
         Self {
             url: url.into(),
             endpoint: Endpoint::Completions,

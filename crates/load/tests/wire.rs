@@ -1,6 +1,8 @@
 //! The client against a hand-written server: what is sent, what is measured, what is called a failure.
 
-use load::{Abandon, Arrival, Endpoint, Failure, Item, LoadError, Outcome, Prompt, Timeouts, Workload, compare, run};
+use load::{
+    Abandon, Arrival, Endpoint, Failure, Item, LoadError, Outcome, Prompt, Timeouts, Workload, compare, run,
+};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -15,7 +17,9 @@ fn request(stream: &mut TcpStream) -> String {
         bytes.extend_from_slice(&buffer[..n]);
         let text = String::from_utf8_lossy(&bytes);
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|l| l.to_lowercase().strip_prefix("content-length: ").map(str::to_owned));
+            let length = head
+                .lines()
+                .find_map(|l| l.to_lowercase().strip_prefix("content-length: ").map(str::to_owned));
             if body.len() >= length.and_then(|l| l.parse().ok()).unwrap_or(0) {
                 return text.into_owned();
             }
@@ -63,7 +67,10 @@ fn tokens_every_10ms(_: &str, stream: &mut TcpStream) {
         say(stream, &token("x"));
     }
     say(stream, "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}\n\n");
-    say(stream, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\n\ndata: [DONE]\n\n");
+    say(
+        stream,
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}\n\ndata: [DONE]\n\n",
+    );
 }
 
 fn items(n: usize) -> Vec<Item> {
@@ -81,7 +88,10 @@ fn sends_and_measures_a_stream() {
     let summary = run.summary(None);
     assert_eq!((summary.completed, summary.output_tokens, summary.prompt_tokens), (6, 24, 18));
     for sample in &run.samples {
-        assert_eq!((sample.chunks, sample.gaps_ns.len(), sample.finish_reason.as_deref()), (4, 3, Some("length")));
+        assert_eq!(
+            (sample.chunks, sample.gaps_ns.len(), sample.finish_reason.as_deref()),
+            (4, 3, Some("length"))
+        );
         assert!(sample.ttft_ns.unwrap() >= 10_000_000 && sample.e2el_ns() >= 40_000_000);
         assert_eq!(sample.text, "xxxx");
     }
@@ -94,7 +104,10 @@ fn sends_and_measures_a_stream() {
     let body: serde_json::Value = serde_json::from_str(body).unwrap();
     assert_eq!(body["prompt"], serde_json::json!([1, 2, 0]));
     assert_eq!((body["ignore_eos"].as_bool(), body["cache_prompt"].as_bool()), (Some(true), Some(false)));
-    assert_eq!((body["max_tokens"].as_u64(), body["stream_options"]["include_usage"].as_bool()), (Some(4), Some(true)));
+    assert_eq!(
+        (body["max_tokens"].as_u64(), body["stream_options"]["include_usage"].as_bool()),
+        (Some(4), Some(true))
+    );
 }
 
 #[test]
@@ -200,5 +213,8 @@ fn comparison_alternates_and_says_noise() {
     let first: Vec<_> = result.rounds.iter().map(|r| r.first).collect();
     assert_eq!(first.iter().filter(|f| **f == first[0]).count(), 3);
     let dead = Workload::closed("http://127.0.0.1:9", "m", 1, vec![]);
-    assert!(matches!(compare(&ours, &dead, 1, None, |_| Ok(items(1))), Err(LoadError::NothingCompleted { .. })));
+    assert!(matches!(
+        compare(&ours, &dead, 1, None, |_| Ok(items(1))),
+        Err(LoadError::NothingCompleted { .. })
+    ));
 }
