@@ -1,5 +1,15 @@
 //! Inputs of one call of an operation: typed tensors by slot, which judges copy into buffers and oracles read.
 
+mod generate;
+mod pattern;
+mod sequences;
+mod weights;
+
+pub use generate::{CaseSpec, generate, generate_with_weights, rope_table};
+pub use pattern::Pattern;
+pub use sequences::Batch;
+pub use weights::weights;
+
 use crate::error::KernelError;
 use plan::operation::{int, slot};
 use plan::{KvLayout, Operation};
