@@ -294,6 +294,10 @@ pub struct EngineWorker {
     pub bundle: PathBuf,
     /// `champion` or `portable`
     pub plan: String,
+    /// `executor` or `engine`
+    pub mode: String,
+    /// File that logits are written to
+    pub logits: PathBuf,
 }
 
 /// `90s`, `10m`, `1h`, or plain seconds.

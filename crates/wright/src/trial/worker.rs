@@ -1,0 +1,155 @@
+//! The engine's side of a trial: a confined process that obeys the judge's commands.
+
+use super::protocol::{Command, ReplayKind, Reply};
+use anyhow::{Context, Result, bail};
+use engine::{
+    Bundle, Engine, EngineOptions, Event, EventSink, Executor, FinishReason, PlanChoice, PrefixCache,
+    Replay, Request,
+};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Runs until the judge says quit or hangs up.
+pub fn run(bundle: &Path, plan: &str, mode: &str, logits: &Path) -> Result<()> {
+    let plan = match plan {
+        "champion" => PlanChoice::Champion,
+        "portable" => PlanChoice::Portable,
+        other => bail!("plan '{other}' is neither champion nor portable"),
+    };
+    kernel_abi::request_amx();
+    // Repeated text of a workload must not look like speed.
+    let options = EngineOptions { plan, prefix_cache: PrefixCache::Off, ..EngineOptions::default() };
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(logits)
+        .with_context(|| format!("opening {}", logits.display()))?;
+    match mode {
+        "executor" => executor(bundle, options, file),
+        "engine" => requests(bundle, options),
+        other => bail!("mode '{other}' is neither executor nor engine"),
+    }
+}
+
+fn say(reply: &Reply) -> Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    out.write_all(&line)?;
+    Ok(out.flush()?)
+}
+
+fn commands() -> impl Iterator<Item = Result<Command>> {
+    BufReader::new(std::io::stdin()).lines().map(|line| Ok(serde_json::from_str(&line?)?))
+}
+
+fn ready(vocab: u32) -> Result<()> {
+    // Everything is loaded and all threads run: from here on nothing needs files, sockets or new processes.
+    let layers = sandbox::confine_engine().context("confining the engine worker")?;
+    say(&Reply::Ready { resident: resident_bytes(), layers, vocab })
+}
+
+fn executor(bundle: &Path, mut options: EngineOptions, mut file: File) -> Result<()> {
+    let opened = Bundle::open(bundle, &options)?;
+    let rows = opened.plan.batching.max_rows;
+    options.logit_rows = Some(rows);
+    drop(opened);
+    let mut executor = Executor::new(Bundle::open(bundle, &options)?, &options)?;
+    let vocab = executor.plan().model.vocab;
+    let chunk = executor.plan().batching.max_rows;
+    ready(vocab)?;
+    let mut armed = None;
+    for command in commands() {
+        let done = match command? {
+            Command::Arm { kind, rows, context, passes } => {
+                let replay = match kind {
+                    ReplayKind::Decode => Replay::Decode { sequences: rows, context },
+                    ReplayKind::Prefill => Replay::Prefill { rows, start: context },
+                };
+                // Once before the clock: page faults and cold code are not the step's cost.
+                executor.replay(replay, 1).map(|_| {
+                    armed = Some((replay, passes));
+                    Reply::Armed
+                })
+            }
+            Command::Go => match armed.take() {
+                Some((replay, passes)) => executor.replay(replay, passes).map(|_| Reply::Done),
+                None => bail!("go without arm"),
+            },
+            Command::Logits { tokens } => {
+                let mut bytes = Vec::with_capacity(tokens.len() * vocab as usize * 4);
+                let visited = executor.logits_for(&tokens, chunk, &mut |_, row| {
+                    bytes.extend(row.iter().flat_map(|v| v.to_le_bytes()));
+                });
+                file.seek(SeekFrom::Start(0))?;
+                file.write_all(&bytes)?;
+                visited.map(|()| Reply::Logits { rows: tokens.len() as u32 })
+            }
+            Command::Submit { .. } => bail!("requests need the engine mode"),
+            Command::Quit => return Ok(()),
+        };
+        match done {
+            Ok(reply) => say(&reply)?,
+            Err(error) => say(&Reply::Failed { what: error.to_string() })?,
+        }
+    }
+    Ok(())
+}
+
+/// Sends events of one request to the judge.
+struct ToJudge {
+    id: u64,
+    out: Arc<Mutex<std::io::Stdout>>,
+}
+
+impl EventSink for ToJudge {
+    fn send(&self, event: Event) -> std::result::Result<(), engine::Closed> {
+        let reply = match event {
+            Event::Token { id, .. } => Reply::Token { id: self.id, token: id },
+            Event::Finished { reason, usage } => Reply::Finished {
+                id: self.id,
+                completion_tokens: usage.completion_tokens,
+                reason: match reason {
+                    FinishReason::Error(what) => what,
+                    other => format!("{other:?}").to_lowercase(),
+                },
+            },
+            Event::Started { .. } | Event::PromptToken { .. } => return Ok(()),
+        };
+        let Ok(mut line) = serde_json::to_vec(&reply) else { return Err(engine::Closed) };
+        line.push(b'\n');
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        out.write_all(&line).and_then(|()| out.flush()).map_err(|_| engine::Closed)
+    }
+}
+
+fn requests(bundle: &Path, options: EngineOptions) -> Result<()> {
+    let handle = Engine::start(bundle, options)?;
+    ready(handle.plan().model.vocab)?;
+    let out = Arc::new(Mutex::new(std::io::stdout()));
+    for command in commands() {
+        match command? {
+            Command::Submit { id, prompt, output_tokens } => {
+                let mut request = Request::new(id, prompt, output_tokens);
+                request.ignore_eos = true;
+                let sink = ToJudge { id, out: out.clone() };
+                if let Err(error) = handle.submit(request, Box::new(sink)) {
+                    say(&Reply::Failed { what: error.to_string() })?;
+                }
+            }
+            Command::Quit => return Ok(()),
+            other => bail!("{other:?} needs the executor mode"),
+        }
+    }
+    Ok(())
+}
+
+/// Resident memory of this process, bytes; 0 where the system does not say.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let kb = line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kb.unwrap_or(0) * 1024
+}
