@@ -282,3 +282,39 @@ fn portable_windows() {
         check("attention-portable", shape, &[]);
     }
 }
+
+fn vector_shapes(name: &str) {
+    check(name, shape(9, 3, 64, KvDtype::F16, 64), &[]);
+    check(name, shape(9, 3, 64, KvDtype::F16, 64), &[("stage", "no"), ("prefetch", "yes"), ("split", "row")]);
+    check(name, shape(4, 4, 128, KvDtype::F32, 16), &[("register", "4")]);
+    check(name, shape(8, 1, 80, KvDtype::Bf16, 32), &[("tile", "2")]);
+    check(name, shape(8, 2, 128, KvDtype::Bf16, 128), &[("register", "3"), ("tile", "8")]);
+    check(name, shape(7, 1, 64, KvDtype::F32, 64), &[("tile", "1")]);
+}
+
+fn vector_windows(name: &str) {
+    for window in [1, 20, 33, 100] {
+        let shape = Shape { window: Some(window), ..shape(6, 3, 64, KvDtype::F16, 32) };
+        check(name, shape, &[("tile", "16")]);
+    }
+}
+
+#[test]
+fn avx512_shapes() {
+    vector_shapes("attention-avx512");
+}
+
+#[test]
+fn avx512_windows() {
+    vector_windows("attention-avx512");
+}
+
+#[test]
+fn avx2_shapes() {
+    vector_shapes("attention-avx2");
+}
+
+#[test]
+fn avx2_windows() {
+    vector_windows("attention-avx2");
+}

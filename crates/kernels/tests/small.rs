@@ -257,3 +257,26 @@ fn portable_ropes() {
     check_rope("small-portable", qkv(2, 1, 80, KvDtype::Bf16));
     check_rope("small-portable", QkvRope { qk_norm_eps_bits: Some(0), ..qkv(2, 2, 30, KvDtype::F32) });
 }
+
+#[test]
+fn vector_norms() {
+    for name in ["small-avx512", "small-avx2"] {
+        check_norm(name, 576, "1");
+        check_norm(name, 128, "8");
+    }
+}
+
+#[test]
+fn vector_gates() {
+    for name in ["small-avx512", "small-avx2"] {
+        check_silu(name, 1536);
+        check_silu(name, 48);
+    }
+}
+
+#[test]
+fn vector_ropes() {
+    for name in ["small-avx512", "small-avx2"] {
+        check_ropes(name);
+    }
+}

@@ -9,7 +9,7 @@ use evidence::{Point, Space};
 use plan::{KvLayout, Launch, Operation, RowBucket, Target};
 use std::collections::BTreeSet;
 
-const ROWS: &str = include_str!("source/attention_rows.rs");
+pub(super) const ROWS: &str = include_str!("source/attention_rows.rs");
 const SCALAR: &str = include_str!("source/scalar_portable.rs");
 const PORTABLE: &str = include_str!("source/attention_portable.rs");
 

@@ -6,10 +6,13 @@
 pub mod embed;
 mod linear;
 pub mod linear_portable;
+pub mod linear_vnni;
 pub mod attention;
+pub mod attention_vector;
 pub mod prelude;
 pub mod small;
 mod small_constants;
+pub mod small_vector;
 
 use crate::generator::Generator;
 
@@ -26,7 +29,12 @@ pub fn generator(name: &str) -> Option<&'static dyn Generator> {
 /// One line each; the first that applies to an operation is its baseline.
 static GENERATORS: &[&dyn Generator] = &[
     &linear_portable::LinearPortable,
+    &linear_vnni::LinearVnni,
     &embed::Embed,
     &attention::AttentionPortable,
     &small::SmallPortable,
+    &attention_vector::AttentionVector { isa: small_vector::Isa::Avx512 },
+    &attention_vector::AttentionVector { isa: small_vector::Isa::Avx2 },
+    &small_vector::SmallVector { isa: small_vector::Isa::Avx512 },
+    &small_vector::SmallVector { isa: small_vector::Isa::Avx2 },
 ];
