@@ -192,6 +192,13 @@ pub(crate) fn allow_running(layers: &mut Layers) -> Result<(), SandboxError> {
     Ok(())
 }
 
+/// The filter of a loaded engine, on all threads: `allowed` beside what every worker may do.
+pub(crate) fn allow_serving(allowed: &[i64], layers: &mut Layers) -> Result<(), SandboxError> {
+    apply(&filter(&[allowed, RUNNING])?)?;
+    layers.push("seccomp".into());
+    Ok(())
+}
+
 fn apply(program: &BpfProgram) -> Result<(), SandboxError> {
     seccompiler::apply_filter_all_threads(program)
         .map_err(|e| SandboxError::Worker(format!("cannot install the system call filter: {e}")))

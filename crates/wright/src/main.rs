@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Command::Worker(_) => later("worker", "`wright build` evaluates on this machine"),
         Command::Mcp(_) => later("mcp", "`wright ledger` and `wright explain` print JSON"),
         Command::Dashboard(_) => later("dashboard", "`wright report` writes a page"),
-        Command::SandboxWorker(args) => return sandbox_worker(args),
+        Command::SandboxWorker(args) => sandbox::worker_main(args.rest.iter().map(Into::into)),
         Command::EngineWorker(args) => trial::worker::run(&args.bundle, &args.plan, &args.mode, &args.logits),
     };
     match result {

@@ -23,7 +23,7 @@ pub struct Loaded {
 
 /// Opens a known name, a GGUF file or a Hugging Face folder, fetching known models into the cache.
 pub fn load(target: &str) -> Result<Loaded> {
-    let path = model::resolve(target, &model_cache()?)?;
+    let path = model::resolve(target)?;
     let model = Model::open(&path)?;
     let shape = emit::shape_of(&model, MAX_CONTEXT)
         .with_context(|| format!("{} cannot be served yet", path.display()))?;

@@ -4,14 +4,13 @@ use crate::paths;
 use anyhow::{Context, Result};
 use evidence::{Content, Machine};
 use plan::{Feature, Target};
-use sandbox::{BuildLimits, Builder, Helper};
+use sandbox::{BuildLimits, Builder, Helper, Worker, WorkerConfig};
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// This program as the helper that builds and runs candidates.
 pub fn helper() -> Result<Helper> {
-    let exe = std::env::current_exe().context("finding this program's own file")?;
-    Ok(Helper { program: exe, args: vec!["__worker".to_owned()] })
+    Ok(Helper::current("__worker")?)
 }
 
 /// The kernel builder with its cache of binaries.
@@ -65,4 +64,15 @@ pub fn machine(builder: &Builder, features: &BTreeSet<Feature>) -> Result<Machin
         .and_then(|()| std::fs::rename(&staged, &path))
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(machine)
+}
+
+/// The sandbox layers that stand on this host: an empty kernel is built and a worker started for it.
+pub fn sandbox_layers() -> Result<Vec<String>> {
+    let probes = machine::ceilings::probes(&BTreeSet::new());
+    let empty = probes.iter().find(|p| p.name == "barrier_ns").context("no empty probe")?;
+    let target = Target::portable(std::env::consts::ARCH, 1);
+    let artifact = builder()?.build(&empty.source, &target)?;
+    let config = WorkerConfig::new(helper()?, Vec::new());
+    let worker = Worker::start(&config, &artifact, &target, 1, &[])?;
+    Ok(worker.layers().clone())
 }

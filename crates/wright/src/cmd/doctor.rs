@@ -28,7 +28,7 @@ pub fn run(args: &Doctor) -> Result<()> {
         checks.push((name, usable.is_ok(), format!("{}{words}", folder.display())));
     }
     let machine = builder.as_ref().ok().map(|b| workshop::machine(b, &features)).transpose()?;
-    let layers = match workshop::helper().and_then(|h| Ok(sandbox::probe_layers(&h)?)) {
+    let layers = match workshop::sandbox_layers() {
         Ok(layers) => {
             let enough = ["seccomp", "no-new-privileges"].iter().all(|l| layers.iter().any(|x| x == l));
             (enough, layers.join(", "))
