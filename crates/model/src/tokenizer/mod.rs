@@ -76,6 +76,14 @@ enum Words {
 }
 
 impl Tokenizer {
+    /// The tokenizer of a GGUF file, which may hold a vocabulary and nothing else.
+    ///
+    /// # Errors
+    /// Any [`Error`] about keys, naming the file and the key.
+    pub fn from_gguf(gguf: &crate::gguf::Gguf) -> Result<Tokenizer> {
+        tokenizer_from_gguf(gguf)
+    }
+
     /// Token ids of `text`.
     ///
     /// # Errors
