@@ -19,7 +19,7 @@ pub fn run(args: &Args) -> Result<()> {
         Args::Show { id, args } => show(id, args),
         Args::Export(a) => {
             let ledger = open(a.ledger.as_deref())?;
-            ledger::export(&*ledger, &mut std::io::stdout().lock())?;
+            ledger::export(&*ledger, Position::START, &mut std::io::stdout().lock())?;
             Ok(())
         }
         Args::Check(a) => check(a),

@@ -7,4 +7,6 @@ pub mod ledger;
 pub mod lessons;
 pub mod pull;
 pub mod redteam;
+pub mod report;
 pub mod serve;
+pub mod verify;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use engine::{Engine, EngineOptions, PlanChoice};
 use model::TextFiles;
 use plan::{KernelEntry, Manifest};
-use server::{ModelText, Server, ServerOptions};
+use server::{ModelText, ServerOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,15 +35,14 @@ pub fn run(args: &Serve) -> Result<()> {
         drain_timeout: Duration::from_secs(args.drain),
         ..ServerOptions::default()
     };
-    // The port first: a busy one is found before the engine loads.
-    let server = Server::bind(server_options)?;
     let engine = Engine::start(&bundle, options)?;
     let plan_name = engine.plan().name.clone();
-    let url = format!("http://{}", server.local_addr());
-    println!("{}", serde_json::json!({ "url": url, "model": name, "plan": plan_name }));
-    eprintln!("serving {name} ({plan_name} plan) on {url}/v1 - Ctrl-C ends");
     let text = ModelText::new(text.tokenizer, text.chat_template, text.generation);
-    server.run(Arc::new(engine), Arc::new(text))?;
+    server::serve(server_options, Arc::new(engine), Arc::new(text), |address| {
+        let url = format!("http://{address}");
+        println!("{}", serde_json::json!({ "url": url, "model": name, "plan": plan_name }));
+        eprintln!("serving {name} ({plan_name} plan) on {url}/v1 - Ctrl-C ends");
+    })?;
     Ok(())
 }
 

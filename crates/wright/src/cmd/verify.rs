@@ -1,0 +1,3 @@
+//! `wright verify`.
+use crate::cli::Verify;
+pub fn run(_args: &Verify) -> anyhow::Result<()> { anyhow::bail!("under construction") }
