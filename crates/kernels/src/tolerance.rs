@@ -97,13 +97,19 @@ pub fn rope_pair(a: Bounded, b: Bounded, cos: f32, sin: f32) -> (Bounded, Bounde
     (a.times(cos).plus(minus.times(sin)), b.times(cos).plus(a.times(sin)))
 }
 
-/// Rounding to the type of a KV cache.
+/// Rounding to the type of a KV cache: half a unit in the last place of the largest value that the bound admits.
 pub fn stored(x: Bounded, dtype: plan::KvDtype) -> Bounded {
     let size = x.value.abs() + x.error;
+    let half_unit = |bits: i32, lowest: f64| power_below(size).max(lowest) * 2f64.powi(-bits);
     let rounding = match dtype {
         plan::KvDtype::F32 => 0.0,
-        plan::KvDtype::F16 => (size / 2048.0).max(1.0 / (1u64 << 25) as f64),
-        plan::KvDtype::Bf16 => size / 512.0 + UNDERFLOW,
+        plan::KvDtype::F16 => half_unit(11, 2f64.powi(-14)),
+        plan::KvDtype::Bf16 => half_unit(8, UNDERFLOW) + UNDERFLOW,
     };
     Bounded { value: x.value, error: x.error + rounding }
+}
+
+/// The largest power of two that is not above `size`; 0 for 0.
+fn power_below(size: f64) -> f64 {
+    f64::from_bits(size.to_bits() & (0x7ff << 52))
 }

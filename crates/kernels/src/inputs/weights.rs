@@ -5,7 +5,7 @@ use super::pattern::{Draw, Pattern};
 use crate::error::KernelError;
 use crate::pack::pack_f32;
 use half::f16;
-use plan::{Operation, WeightFormat, WeightLayout, Zero};
+use plan::{Epilogue, KvDtype, Operation, WeightFormat, WeightLayout, Zero};
 use std::sync::Arc;
 
 /// Packed weights of `operation`; `None` if it has none. Affine weights get every quant equally often, scales of both
@@ -18,10 +18,10 @@ pub fn weights(operation: &Operation, pattern: Pattern, seed: u64) -> Result<Opt
     let (n, k) = (n as usize, k as usize);
     let mut draw = Draw::new(seed, 1);
     let bytes = match layout.format {
-        WeightFormat::Affine { .. } => affine(&layout, n, k, pattern, &mut draw),
+        WeightFormat::Affine { .. } => affine(operation, &layout, (n, k), pattern, &mut draw),
         WeightFormat::F32 | WeightFormat::Bf16 => {
             let size = match pattern {
-                Pattern::Huge => 1e3,
+                Pattern::Huge => largest(operation).min(1e3),
                 Pattern::Tiny => 1e-8,
                 _ => 0.05,
             };
@@ -35,14 +35,28 @@ pub fn weights(operation: &Operation, pattern: Pattern, seed: u64) -> Result<Opt
     Ok(Some(Tensor::Bytes(Arc::new(bytes))))
 }
 
-fn affine(layout: &WeightLayout, n: usize, k: usize, pattern: Pattern, draw: &mut Draw) -> Vec<u8> {
+/// Size of huge weights: what f16 minima hold, less where results go to an f16 cache.
+fn largest(operation: &Operation) -> f32 {
+    match operation {
+        Operation::Linear { epilogue: Epilogue::QkvRope(q), .. } if q.kv.dtype == KvDtype::F16 => 50.0,
+        _ => 3e4,
+    }
+}
+
+fn affine(
+    operation: &Operation,
+    layout: &WeightLayout,
+    (n, k): (usize, usize),
+    pattern: Pattern,
+    draw: &mut Draw,
+) -> Vec<u8> {
     let WeightFormat::Affine { bits, zero, .. } = layout.format else { return vec![] };
     let nb = layout.n_block as usize;
     let mut bytes = vec![0u8; layout.bytes(n, k)];
     draw.bytes(&mut bytes);
     let header = if zero == Zero::Stored { 4 * nb } else { 2 * nb };
     let base = match pattern {
-        Pattern::Huge => 500.0,
+        Pattern::Huge => 2.0 * largest(operation) / (1u32 << bits) as f32,
         Pattern::Tiny => 1e-6,
         _ => 0.8 / (1u32 << bits) as f32,
     };

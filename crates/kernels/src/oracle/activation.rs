@@ -86,9 +86,14 @@ impl Class {
                     (*v, 2.0 * max)
                 } else {
                     let t = v / d;
-                    let from_tie = (t.abs().fract() - 0.5).abs();
-                    let doubt = if from_tie <= ratio_doubt * t.abs() && t.abs() < limit { d } else { 0.0 };
-                    (t.round_ties_even() * d, doubt)
+                    let near_tie = (t.abs().fract() - 0.5).abs() <= ratio_doubt * t.abs() && t.abs() < limit;
+                    if near_tie && own == 0.0 {
+                        // The inputs are f32 values: the class itself says how the tie falls.
+                        let inverse = 1.0 / (max as f32 / limit as f32);
+                        ((*v as f32 * inverse).round_ties_even() as f64 * d, 0.0)
+                    } else {
+                        (t.round_ties_even() * d, if near_tie { d } else { 0.0 })
+                    }
                 };
                 row.value.push(value);
                 row.doubt.push(doubt);

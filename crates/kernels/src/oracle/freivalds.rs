@@ -1,10 +1,10 @@
-//! Freivalds' check of a linear output: one random projection of all its columns in f64.
+//! Freivalds' check of a linear output: a few random projections of all its columns in f64.
 //!
 //! For random signs `r` over the columns, drawn after the output was written, `y . r` must equal `x . (W^T r)`. Signs are
-//! independent of the errors, so an honest row departs by at most `sqrt(2 ln(2 / p) * sum error_n^2)` but for
-//! probability `p` (Hoeffding), here 1e-12. A row with wrong columns departs by the size of their errors' norm.
+//! independent of the errors, so a projection of an honest row departs by at most `sqrt(2 ln(2 / p) * sum error_n^2)`
+//! but for probability `p` (Hoeffding), here 1e-12. A row with wrong columns departs by the size of their errors' norm.
 
-use super::activation::activations;
+use super::activation::{ActivationRow, activations};
 use super::weights::{group_at, weight_at};
 use super::{Rounding, supported};
 use crate::error::KernelError;
@@ -18,19 +18,22 @@ use rand_chacha::ChaCha8Rng;
 /// `sqrt(2 ln(2 / 1e-12))`.
 const HOEFFDING: f64 = 7.53;
 
-/// A drawn projection of one weight matrix.
+/// Independent projections of a matrix: a wrong row that one of them cannot see will not escape all.
+const PROJECTIONS: usize = 4;
+
+/// Drawn projections of one weight matrix.
 #[derive(Clone, Debug)]
 pub struct Freivalds {
     operation: Operation,
     /// Signs over the columns.
-    signs: Vec<f64>,
+    signs: Vec<[f64; PROJECTIONS]>,
     /// `W^T r`, `[k]`.
-    projected: Vec<f64>,
+    projected: Vec<[f64; PROJECTIONS]>,
     /// Frobenius norm of the terms that kernels sum (`|scale| q + |min|` for stored minima in integer classes).
     norm: f64,
 }
 
-/// One checked row.
+/// One checked row: the projection in which it departs most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Projection {
     pub row: u32,
@@ -43,6 +46,10 @@ impl Projection {
     /// Whether the row passes; never for NaN.
     pub fn passes(&self) -> bool {
         self.difference <= self.tolerance
+    }
+
+    fn worse(self, other: Self) -> Self {
+        if !other.passes() || other.difference / other.tolerance > self.difference / self.tolerance { other } else { self }
     }
 }
 
@@ -66,13 +73,16 @@ impl Freivalds {
             return Err(KernelError::Case { slot: "W", what });
         }
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let signs: Vec<f64> = (0..n).map(|_| if rng.random::<bool>() { 1.0 } else { -1.0 }).collect();
-        let mut projected = vec![0.0f64; k];
+        let mut sign = || if rng.random::<bool>() { 1.0 } else { -1.0 };
+        let signs: Vec<[f64; PROJECTIONS]> = (0..n).map(|_| std::array::from_fn(|_| sign())).collect();
+        let mut projected = vec![[0.0f64; PROJECTIONS]; k];
         let mut squares = 0.0f64;
         for (row, sign) in signs.iter().enumerate() {
             for (i, p) in projected.iter_mut().enumerate() {
                 let w = weight_at(weight, k, weights, row, i);
-                *p += sign * w;
+                for (p, sign) in p.iter_mut().zip(sign) {
+                    *p += sign * w;
+                }
                 let term = match weight.format {
                     WeightFormat::Affine { group, zero: Zero::Stored, .. } if integers => {
                         let (_, min) = group_at(weight, k, weights, row, i / group as usize);
@@ -96,20 +106,25 @@ impl Freivalds {
         let adds = matches!(self.operation, Operation::Linear { epilogue: Epilogue::Add, .. });
         let before = if adds { Some(inputs.f32(slot::OUT, out.len())?) } else { None };
         let activations = activations(&self.operation, inputs, rows, Rounding::Class)?;
-        let check_row = |(row, x): (&u32, &super::activation::ActivationRow)| {
-            let at = *row as usize * n;
-            let y = &out[at..at + n];
-            let dot = |y: &[f32]| y.iter().zip(&self.signs).map(|(y, r)| *y as f64 * r).sum::<f64>();
-            let old = before.map_or(0.0, |b| dot(&b[at..at + n]));
-            let want: f64 = x.value.iter().zip(&self.projected).map(|(x, p)| x * p).sum();
-            let doubt: f64 = x.doubt.iter().zip(&self.projected).map(|(d, p)| d * p.abs()).sum();
-            let size = x.value.iter().map(|x| x * x).sum::<f64>().sqrt();
-            let added = if adds { U * y.iter().map(|y| (*y as f64).powi(2)).sum::<f64>().sqrt() } else { 0.0 };
-            let arithmetic = self.roundings() * U * size * self.norm + added;
-            let tolerance = HOEFFDING * arithmetic + doubt + x.common * want.abs() + 1e-30;
-            Projection { row: *row, difference: (dot(y) - old - want).abs(), tolerance }
+        let check_row = |(row, x): (&u32, &ActivationRow)| {
+            let at = *row as usize * n..(*row as usize + 1) * n;
+            let each = (0..PROJECTIONS).map(|p| self.project(p, *row, x, &out[at.clone()], before.map(|b| &b[at.clone()])));
+            each.reduce(Projection::worse).unwrap_or(Projection { row: *row, difference: f64::NAN, tolerance: 0.0 })
         };
         Ok(rows.iter().zip(&activations).map(check_row).collect())
+    }
+
+    /// Projection `p` of one row `y`; `before` is what the operation added to.
+    fn project(&self, p: usize, row: u32, x: &ActivationRow, y: &[f32], before: Option<&[f32]>) -> Projection {
+        let dot = |y: &[f32]| y.iter().zip(&self.signs).map(|(y, r)| *y as f64 * r[p]).sum::<f64>();
+        let norm = |y: &[f32]| y.iter().map(|y| (*y as f64).powi(2)).sum::<f64>().sqrt();
+        let want: f64 = x.value.iter().zip(&self.projected).map(|(x, w)| x * w[p]).sum();
+        let doubt: f64 = x.doubt.iter().zip(&self.projected).map(|(d, w)| d * w[p].abs()).sum();
+        let size = x.value.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let added = before.map_or(0.0, |_| U * norm(y));
+        let arithmetic = self.roundings() * U * size * self.norm + added;
+        let tolerance = HOEFFDING * arithmetic + doubt + x.common * want.abs() + 1e-30;
+        Projection { row, difference: (dot(y) - before.map_or(0.0, dot) - want).abs(), tolerance }
     }
 
     /// Roundings of one column in units of `|x| |w|` (Cauchy-Schwarz bounds every partial sum by it).

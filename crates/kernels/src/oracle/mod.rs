@@ -9,6 +9,8 @@ mod check;
 mod freivalds;
 mod linear;
 mod rope;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use check::{Mismatch, check};
