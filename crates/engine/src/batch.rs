@@ -50,8 +50,7 @@ impl Batch {
         self.tokens.push(token);
         self.positions.push(position);
         // An impossible slot for a position without a page: the executor refuses it.
-        let slot = u64::from(page) * u64::from(self.block_tokens)
-            + u64::from(position % self.block_tokens);
+        let slot = u64::from(page) * u64::from(self.block_tokens) + u64::from(position % self.block_tokens);
         self.slots.push(u32::try_from(slot).unwrap_or(u32::MAX));
         self.sequence_of_row.push(sequence as u32);
         row

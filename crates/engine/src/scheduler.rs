@@ -184,8 +184,8 @@ impl Scheduler {
         if self.sequences.contains_key(&request.id) {
             return Err("its id is in use".into());
         }
-        let longest = (request.prompt.len() + request.max_tokens as usize)
-            .min(self.limits.max_context as usize);
+        let longest =
+            (request.prompt.len() + request.max_tokens as usize).min(self.limits.max_context as usize);
         // Once, so that the decode path does not allocate.
         let mut tokens = Vec::with_capacity(longest);
         tokens.extend_from_slice(&request.prompt);

@@ -31,8 +31,7 @@ impl History {
     /// The history of a fresh sequence.
     pub fn new(params: &SamplingParams, prompt: &[u32]) -> Self {
         let repetition = params.repetition_penalty != 1.0;
-        let active =
-            repetition || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
+        let active = repetition || params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
         let prompt = if repetition { prompt.iter().copied().collect() } else { HashSet::new() };
         Self { generated: HashMap::new(), prompt, active }
     }
@@ -133,9 +132,10 @@ impl Sampler {
         }
         let repetition = params.repetition_penalty;
         if repetition != 1.0 {
-            let repeated = history.prompt.iter().chain(
-                history.generated.keys().filter(|token| !history.prompt.contains(token)),
-            );
+            let repeated = history
+                .prompt
+                .iter()
+                .chain(history.generated.keys().filter(|token| !history.prompt.contains(token)));
             for token in repeated {
                 if let Some(logit) = self.adjusted.get_mut(*token as usize) {
                     *logit = if *logit > 0.0 { *logit / repetition } else { *logit * repetition };
