@@ -16,6 +16,9 @@ const FUSED: &str = include_str!("source/float_fused.rs");
 /// Threads that a kernel may be run with; shares are computed, so the bound is nominal.
 pub(super) const MAX_THREADS: u32 = 1024;
 
+/// The `ahead` axis: how far ahead weights are prefetched: bytes, or the same place of the next tile (or next but one).
+pub(super) const AHEAD: [&str; 6] = ["0", "1024", "2048", "4096", "tile", "two-tiles"];
+
 /// A linear operation, taken apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
@@ -133,11 +136,22 @@ impl Linear {
     }
 
     /// Columns of the smallest piece that one thread finishes alone.
-    fn unit(&self, columns: usize) -> usize {
+    pub fn unit(&self, columns: usize) -> usize {
         match self.epilogue {
             Epilogue::Store | Epilogue::Add => columns,
             Epilogue::SiluGate => 2 * self.weight.n_block as usize,
             Epilogue::QkvRope(q) => q.head_dim as usize,
+        }
+    }
+
+    /// Bytes that the `ahead` axis stands for, with tiles of `blocks` sub-blocks.
+    pub fn ahead(&self, blocks: usize, point: &Point) -> usize {
+        let sub_block = self.weight.block_bytes(self.k) / (self.weight.n_block as usize / 16);
+        match point.get("ahead") {
+            Some("tile") => blocks * sub_block,
+            Some("two-tiles") => 2 * blocks * sub_block,
+            Some(bytes) => bytes.parse().unwrap_or(0),
+            None => 0,
         }
     }
 
@@ -308,6 +322,17 @@ pub(super) fn halving(tallest: usize) -> Vec<usize> {
 pub(super) fn tile_heights(rows: RowBucket, candidates: &[u32]) -> Vec<u32> {
     let fit: Vec<u32> = candidates.iter().copied().filter(|h| *h <= rows.high).collect();
     if fit.is_empty() { vec![1] } else { fit }
+}
+
+/// Values of an axis that counts 16-column sub-blocks of a tile: those that divide a unit.
+pub(super) fn column_blocks(linear: &Linear, candidates: &[u32]) -> Vec<u32> {
+    let divides = |c: &u32| linear.unit(16 * *c as usize).is_multiple_of(16 * *c as usize);
+    candidates.iter().copied().filter(divides).collect()
+}
+
+/// Bytes of a row rounded up to an odd number of cache lines, so that rows do not fall into one cache set.
+pub(super) fn odd_lines(bytes: usize) -> usize {
+    (bytes.div_ceil(64) | 1) * 64
 }
 
 /// The number of an axis, or an error that names the point.

@@ -118,7 +118,11 @@ fn load_error() -> String {
     // SAFETY: dlerror returns null or a NUL-terminated string that lives until the next call on this thread.
     unsafe {
         let text = libc::dlerror();
-        if text.is_null() { String::new() } else { std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned() }
+        if text.is_null() {
+            String::new()
+        } else {
+            std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned()
+        }
     }
 }
 
@@ -137,6 +141,11 @@ impl Kernel {
         self.call(args, threads);
         scratch.check("scratch");
         shared.check("shared scratch");
+    }
+
+    /// The launch description that it was generated with.
+    pub fn launch(&self) -> plan::Launch {
+        self.launch
     }
 
     /// Runs all phases with the scratch that `args` already has.
@@ -160,6 +169,14 @@ impl Kernel {
             }
             work(0);
         });
+    }
+}
+
+impl Kernel {
+    /// One thread's part of one phase, for callers with threads of their own.
+    pub fn phase(&self, args: &ArgsV1, phase: u32, thread: u32, threads: u32) {
+        // SAFETY: the arguments describe live buffers of the sizes that the operation's contract asks for.
+        unsafe { (self.entry)(args, phase, thread, threads) }
     }
 }
 

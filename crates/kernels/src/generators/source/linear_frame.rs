@@ -3,7 +3,7 @@
 // Constants that stand before this text: N, K, NB (columns of a block), GROUP, GROUPS, BITS, STORED, RECORD and
 // BLOCK (bytes), FORMAT, ACTIVATION, NORM, EPS, EPILOGUE, the QKV ones, SPLIT, CHUNK, UNIT, TILE (rows of the largest tile), ROW
 // (bytes of a prepared row), UNIT_SCRATCH (bytes).
-// Text that stands after it: `prepare`, `tile` and `unit_rows` (tiles of rows, largest first).
+// Text that stands after it: `prepare`, `open` (what is done once for a unit, into UNIT_SCRATCH), `tile` and `unit_rows` (tiles of rows, largest first).
 
 const AFFINE: u32 = 0;
 const BF16: u32 = 1;
@@ -19,15 +19,15 @@ const ADD: u32 = 1;
 const SILU_GATE: u32 = 2;
 const QKV_ROPE: u32 = 3;
 
-/// Sub-blocks of 16 columns, the unit of all tiles.
-const SUBS: usize = N.div_ceil(NB) * (NB / 16);
+/// Sub-blocks of 16 columns, the unit of all tiles. (Sub-blocks that are padding alone are not computed.)
+const SUBS: usize = N.div_ceil(16);
 const UNIT_SUBS: usize = UNIT / 16;
 const UNITS: usize = SUBS.div_ceil(UNIT_SUBS);
 /// Raw results go to `OUT` at once.
 const STRAIGHT: bool = EPILOGUE == STORE && N % 16 == 0;
 /// Prepared rows are the input itself.
 const DIRECT: bool = ACTIVATION == ACT_F32 && !NORM;
-/// Raw results of one tile of rows and one unit, at the start of each thread's scratch.
+/// At the start of each thread's scratch: what `open` leaves, then the raw results of one tile of rows and one unit.
 const Y_BYTES: usize = TILE * UNIT * 4 + UNIT_SCRATCH;
 
 /// The share of `thread` in `n` things: contiguous, sizes differ by at most one. (A divisor that may be 0 would pull in
@@ -85,6 +85,7 @@ unsafe fn chunk(a: &ArgsV1, first: usize, count: usize, acts: *const u8, scratch
     while unit < end {
         let sub = unit * UNIT_SUBS;
         let subs = smaller(UNIT_SUBS, SUBS - sub);
+        open(a.tensors[1].data, scratch, sub, subs);
         unit_rows(a, first, count, acts, scratch, sub, subs);
         unit += 1;
     }
@@ -96,10 +97,11 @@ unsafe fn rows_tile<const MR: usize>(a: &ArgsV1, row: usize, acts: *const u8, sc
     let w = a.tensors[1].data as *const u8;
     if STRAIGHT {
         let out = (a.tensors[2].data as *mut f32).add(row * N + sub * 16);
-        tile::<MR>(acts, w, sub, subs, out, N);
+        tile::<MR>(acts, w, scratch, sub, subs, out, N);
     } else {
-        tile::<MR>(acts, w, sub, subs, scratch as *mut f32, UNIT);
-        finish(a, row, MR, sub, subs, scratch as *mut f32, UNIT);
+        let y = scratch.add(UNIT_SCRATCH) as *mut f32;
+        tile::<MR>(acts, w, scratch, sub, subs, y, UNIT);
+        finish(a, row, MR, sub, subs, y, UNIT);
     }
 }
 

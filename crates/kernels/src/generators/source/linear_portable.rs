@@ -39,9 +39,12 @@ unsafe fn prepare(x: *const f32, norm: *const f32, row: *mut u8) {
     }
 }
 
+#[inline(always)]
+unsafe fn open(_: *const u8, _: *mut u8, _: usize, _: usize) {}
+
 /// `MR` rows of `subs` sub-blocks.
 #[inline(always)]
-unsafe fn tile<const MR: usize>(acts: *const u8, w: *const u8, sub: usize, subs: usize, y: *mut f32, stride: usize) {
+unsafe fn tile<const MR: usize>(acts: *const u8, w: *const u8, _: *mut u8, sub: usize, subs: usize, y: *mut f32, stride: usize) {
     for s in 0..subs {
         let block = w.add((sub + s) / (NB / 16) * BLOCK);
         let lane = (sub + s) % (NB / 16) * 16;
