@@ -3,6 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod contract;
+pub mod cost;
+pub mod dispatch;
 pub mod emulate;
 pub mod error;
 pub mod generator;

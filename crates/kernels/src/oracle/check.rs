@@ -84,14 +84,14 @@ fn written_cache(operation: &Operation) -> Option<&QkvRope> {
 }
 
 /// Element index of `[pages][kv_heads][head_dim][block_tokens]`.
-fn key_index(qkv: &QkvRope, slot: u32, head: u32, d: u32) -> usize {
+pub(crate) fn key_index(qkv: &QkvRope, slot: u32, head: u32, d: u32) -> usize {
     let tokens = qkv.kv.block_tokens;
     let line = ((slot / tokens) as usize * qkv.kv_heads as usize + head as usize) * qkv.head_dim as usize + d as usize;
     line * tokens as usize + (slot % tokens) as usize
 }
 
 /// Element index of `[pages][kv_heads][block_tokens][head_dim]`.
-fn value_index(qkv: &QkvRope, slot: u32, head: u32, d: u32) -> usize {
+pub(crate) fn value_index(qkv: &QkvRope, slot: u32, head: u32, d: u32) -> usize {
     let tokens = qkv.kv.block_tokens;
     let page = (slot / tokens) as usize * qkv.kv_heads as usize + head as usize;
     (page * tokens as usize + (slot % tokens) as usize) * qkv.head_dim as usize + d as usize

@@ -10,9 +10,10 @@ mod freivalds;
 mod linear;
 mod rope;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod weights;
 
+pub(crate) use check::{key_index, value_index};
 pub use check::{Mismatch, check};
 pub use freivalds::{Freivalds, Projection};
 pub use weights::weight_at;

@@ -25,7 +25,7 @@ fn qkv(bias: bool, qk_norm: bool, dtype: KvDtype) -> QkvRope {
 }
 
 /// Small operations of every kind, format and class.
-fn operations() -> Vec<Operation> {
+pub(crate) fn operations() -> Vec<Operation> {
     let f32_16 = WeightLayout { format: WeightFormat::F32, n_block: 16 };
     let bf16_32 = WeightLayout { format: WeightFormat::Bf16, n_block: 32 };
     let attention = |dtype, block_tokens, window| Operation::Attention {
