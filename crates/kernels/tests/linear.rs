@@ -131,3 +131,15 @@ fn vnni_kernels_follow_their_class() {
     check("linear-avx512vnni", FEW, &[5, 7, 8], 1);
     check("linear-avx512vnni", MANY, &[33, 40], 2);
 }
+
+#[test]
+fn avx2_kernels_follow_their_class() {
+    check("linear-avx2", ONE, &[1], 0);
+    check("linear-avx2", MANY, &[33, 37], 1);
+}
+
+#[test]
+fn avx512_kernels_follow_their_class() {
+    check("linear-avx512", ONE, &[1], 0);
+    check("linear-avx512", MANY, &[33, 37], 1);
+}

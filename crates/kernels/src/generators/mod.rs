@@ -6,6 +6,7 @@
 pub mod embed;
 mod linear;
 pub mod linear_portable;
+pub mod linear_vector;
 pub mod linear_vnni;
 pub mod attention;
 pub mod attention_vector;
@@ -29,6 +30,8 @@ pub fn generator(name: &str) -> Option<&'static dyn Generator> {
 /// One line each; the first that applies to an operation is its baseline.
 static GENERATORS: &[&dyn Generator] = &[
     &linear_portable::LinearPortable,
+    &linear_vector::LinearVector::AVX2,
+    &linear_vector::LinearVector::AVX512,
     &linear_vnni::LinearVnni,
     &embed::Embed,
     &attention::AttentionPortable,
