@@ -1,0 +1,162 @@
+//! Whole evaluations of generated kernels.
+
+use evidence::{Candidate, Change, Content, Digest, Id, Outcome, Phase, Proposer, Reason, Samples, Stop, Verdict};
+use judge::{Effort, Judge, JudgeConfig, KernelTask, Lane, Opponent, Secret, Standing, Submission, rule};
+use plan::{Activation, Epilogue, Operation, Prologue, RowBucket, Target, WeightFormat, WeightLayout, Zero};
+use sandbox::{BuildLimits, Builder, Helper, WorkerConfig};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+pub fn judge(cache: &std::path::Path, effort: Effort) -> Judge {
+    let helper = Helper::program(env!("CARGO_BIN_EXE_judge-worker"));
+    let builder = Builder::new(helper.clone(), cache, BuildLimits::default()).unwrap();
+    let processors = kernel_abi::allowed_processors().unwrap();
+    let workers = WorkerConfig::new(helper, processors);
+    let mut config = JudgeConfig::new(builder, workers, Secret::new([7; 32]), Digest::ZERO, BTreeMap::new());
+    config.lane = Lane::at(&cache.join("lane"));
+    config.effort = effort;
+    Judge::new(config)
+}
+
+/// Other tests share the machine: nothing here may depend on quiet.
+pub fn small() -> Effort {
+    let mut effort = Effort { working_set: 8 << 20, block: Duration::from_micros(300), ..Effort::default() };
+    effort.drift.relative = 100.0;
+    effort.drift.steal = 1.0;
+    effort.confirm_pairs = 16;
+    effort
+}
+
+fn linear(n: u32, k: u32, prologue: Prologue, epilogue: Epilogue) -> Operation {
+    Operation::Linear {
+        n,
+        k,
+        prologue,
+        epilogue,
+        weight: WeightLayout {
+            format: WeightFormat::Affine { bits: 8, group: 32, zero: Zero::Midpoint },
+            n_block: 16,
+        },
+        activation: Activation::I8,
+    }
+}
+
+fn candidate(name: &str, source: &str, task: &KernelTask) -> Id<Candidate> {
+    Candidate {
+        task: task.pose().id(),
+        parents: vec![],
+        change: Change::Source { text: source.into(), launch: String::new() },
+        hypothesis: String::new(),
+        proposer: Proposer { name: name.into() },
+    }
+    .id()
+}
+
+/// The start point of the first generator whose name contains `family`.
+fn generated(task: &KernelTask, family: &str) -> Option<(Submission, String)> {
+    let generator = kernels::generators().iter().find(|g| {
+        g.name().contains(family) && g.space(&task.operation, task.rows, &task.target).is_some()
+    })?;
+    let point = generator.start(&task.operation, task.rows, &task.target)?;
+    let made = generator.generate(&task.operation, task.rows, &task.target, &point, task.max_rows).ok()?;
+    let candidate = candidate(generator.name(), &made.source, task);
+    let class = generator.numeric_class(&task.operation);
+    Some((Submission { candidate, source: made.source, launch: made.launch }, class))
+}
+
+fn portable_task(operation: Operation, rows: RowBucket, max_rows: u32) -> (KernelTask, Submission) {
+    let target = Target::portable("x86_64", 2);
+    let mut task = KernelTask::new(operation, rows, target, "", max_rows, 64);
+    let (submission, class) = generated(&task, "portable").or_else(|| generated(&task, "embed")).unwrap();
+    task.class = class;
+    let submission = Submission { candidate: candidate("portable", &submission.source, &task), ..submission };
+    (task, submission)
+}
+
+#[test]
+fn the_baseline_of_a_small_linear_is_confirmed_and_promoted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut judge = judge(folder.path(), small());
+    let operation = linear(96, 64, Prologue::None, Epilogue::Store);
+    let (task, baseline) = portable_task(operation, RowBucket::ALL[1], 64);
+    let mut evidence = Vec::new();
+    for phase in [Phase::Screen, Phase::Confirm] {
+        let start = Instant::now();
+        let e = judge.evaluate(&task, &baseline, None, phase);
+        eprintln!("{phase:?} in {:?}: {:?}", start.elapsed(), e.outcome);
+        let Outcome::Measured(m) = &e.outcome else { panic!("{:?}", e.outcome) };
+        assert_eq!(m.check.keys, [2, 3, 4]);
+        assert!(m.check.worst_ratio <= 1.0 && m.check.timed_checked > 6);
+        evidence.push(e);
+        let standing = Standing { candidate: baseline.candidate, evidence: &evidence };
+        let decision = rule(&task.pose(), None, standing, 0);
+        match phase {
+            Phase::Screen => assert_eq!(decision.verdict, Verdict::Evaluate(Phase::Confirm)),
+            Phase::Confirm => assert_eq!(decision.verdict, Verdict::Promote(None)),
+        }
+    }
+}
+
+#[test]
+fn a_kernel_against_itself_is_not_better() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut judge = judge(folder.path(), small());
+    let (task, it) = portable_task(linear(96, 64, Prologue::None, Epilogue::Add), RowBucket::ALL[0], 64);
+    let twin = Submission {
+        candidate: candidate("twin", &it.source, &task),
+        source: format!("{}\n// the same\n", it.source),
+        launch: it.launch,
+    };
+    let opponent = Opponent { champion: &it, tested: 3 };
+    let evidence = [judge.evaluate(&task, &twin, Some(opponent), Phase::Confirm)];
+    let Outcome::Measured(m) = &evidence[0].outcome else { panic!("{:?}", evidence[0].outcome) };
+    let Samples::Paired { champion_ns, challenger_ns, .. } = &m.samples else { panic!() };
+    assert!(champion_ns.len() >= 6 && champion_ns.len() == challenger_ns.len());
+    let champion = Standing { candidate: it.candidate, evidence: &[] };
+    let decision = rule(&task.pose(), Some(champion), Standing { candidate: twin.candidate, evidence: &evidence }, 3);
+    assert!(matches!(decision.verdict, Verdict::Keep(_)), "{decision:?}");
+}
+
+#[test]
+fn every_operation_passes_on_the_portable_baseline() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut judge = judge(folder.path(), small());
+    let eps = 1e-5f32.to_bits();
+    let norm = Prologue::RmsNorm { eps_bits: eps };
+    let kv = plan::KvLayout { dtype: plan::KvDtype::F16, block_tokens: 16 };
+    let qkv = plan::operation::QkvRope { heads: 2, kv_heads: 1, head_dim: 32, bias: true, qk_norm_eps_bits: None, kv };
+    let weight = WeightLayout { format: WeightFormat::F32, n_block: 16 };
+    let operations = [
+        linear(64, 64, norm, Epilogue::SiluGate),
+        linear(128, 64, norm, Epilogue::QkvRope(qkv)),
+        Operation::RopeKv(qkv),
+        Operation::Attention { heads: 4, kv_heads: 2, head_dim: 32, kv, window: None },
+        Operation::Embed { vocab: 100, hidden: 64, weight },
+        Operation::RmsNorm { width: 96, eps_bits: eps },
+        Operation::SiluGate { ffn: 96 },
+    ];
+    for operation in operations {
+        for bucket in [RowBucket::ALL[2], RowBucket::ALL[5]] {
+            let (task, it) = portable_task(operation, bucket, 70);
+            let start = Instant::now();
+            let e = judge.evaluate(&task, &it, None, Phase::Screen);
+            match &e.outcome {
+                Outcome::Measured(m) => eprintln!("{operation} {bucket}: {:?}, {} cases", start.elapsed(), m.check.cases),
+                other => panic!("{operation} {bucket}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn another_class_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut judge = judge(folder.path(), small());
+    let (mut task, it) = portable_task(linear(96, 64, Prologue::None, Epilogue::Store), RowBucket::ALL[1], 64);
+    task.class = "linear-i8/fma".into();
+    let e = judge.evaluate(&task, &it, None, Phase::Screen);
+    match e.outcome {
+        Outcome::Stopped(Stop::Rejected(r)) => assert_eq!(r.reason, Reason::Class, "{}", r.detail),
+        other => panic!("{other:?}"),
+    }
+}
