@@ -50,6 +50,14 @@ impl Model {
         load::open(path)
     }
 
+    /// The model in a GGUF file that is already open.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_gguf(gguf: &crate::gguf::Gguf) -> Result<Model> {
+        load::from_gguf(gguf)
+    }
+
     pub(crate) fn new(
         config: ModelConfig,
         tensors: HashMap<Role, Tensor>,

@@ -2,6 +2,8 @@
 
 mod gguf;
 mod hugging_face;
+
+pub(crate) use gguf::from_gguf;
 mod text;
 
 pub use text::TextFiles;

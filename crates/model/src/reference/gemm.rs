@@ -66,55 +66,106 @@ macro_rules! blocked_product {
         fn $name(x: &[f32], w: &[f32], depth: usize, out: &mut [f32]) {
             use super::simd::$lanes::{Vector, add_product, load, to_array, zero};
 
-            /// `R x C` sums held in registers.
+            /// Whole vectors of a row, and its padded tail if it has one.
             #[inline]
             $(#[$features])?
-            fn tile<const R: usize, const C: usize>(
-                x: &[f32],
-                row: usize,
-                w: &[f32],
-                col: usize,
-                depth: usize,
-            ) -> [[f32; C]; R] {
-                let whole = depth / LANES;
-                let mut x_rows: [&[[f32; LANES]]; R] = [&[]; R];
-                let mut w_rows: [&[[f32; LANES]]; C] = [&[]; C];
-                for (r, x_row) in x_rows.iter_mut().enumerate() {
-                    *x_row = &x[(row + r) * depth..(row + r + 1) * depth].as_chunks().0[..whole];
+            fn row(of: &[f32], index: usize, depth: usize) -> &[[f32; LANES]] {
+                of[index * depth..(index + 1) * depth].as_chunks().0
+            }
+
+            #[inline]
+            $(#[$features])?
+            fn tail(of: &[f32], index: usize, depth: usize) -> Vector {
+                load(&padded(of[index * depth..(index + 1) * depth].as_chunks::<LANES>().1))
+            }
+
+            /// Four rows by four columns: sixteen sums in registers, each with a name of its own so that they stay there.
+            #[inline]
+            $(#[$features])?
+            fn tile_4x4(x: &[f32], r: usize, w: &[f32], c: usize, depth: usize) -> [[f32; 4]; 4] {
+                let n = depth / LANES;
+                let (x0, x1) = (&row(x, r, depth)[..n], &row(x, r + 1, depth)[..n]);
+                let (x2, x3) = (&row(x, r + 2, depth)[..n], &row(x, r + 3, depth)[..n]);
+                let (w0, w1) = (&row(w, c, depth)[..n], &row(w, c + 1, depth)[..n]);
+                let (w2, w3) = (&row(w, c + 2, depth)[..n], &row(w, c + 3, depth)[..n]);
+                let (mut s00, mut s01, mut s02, mut s03) = (zero(), zero(), zero(), zero());
+                let (mut s10, mut s11, mut s12, mut s13) = (zero(), zero(), zero(), zero());
+                let (mut s20, mut s21, mut s22, mut s23) = (zero(), zero(), zero(), zero());
+                let (mut s30, mut s31, mut s32, mut s33) = (zero(), zero(), zero(), zero());
+                macro_rules! step {
+                    ($xs:expr, $ws:expr) => {{
+                        let ([a, b, c, d], [e, f, g, h]): ([Vector; 4], [Vector; 4]) = ($xs, $ws);
+                        (s00, s01, s02, s03) =
+                            (add_product(s00, a, e), add_product(s01, a, f), add_product(s02, a, g), add_product(s03, a, h));
+                        (s10, s11, s12, s13) =
+                            (add_product(s10, b, e), add_product(s11, b, f), add_product(s12, b, g), add_product(s13, b, h));
+                        (s20, s21, s22, s23) =
+                            (add_product(s20, c, e), add_product(s21, c, f), add_product(s22, c, g), add_product(s23, c, h));
+                        (s30, s31, s32, s33) =
+                            (add_product(s30, d, e), add_product(s31, d, f), add_product(s32, d, g), add_product(s33, d, h));
+                    }};
                 }
-                for (c, w_row) in w_rows.iter_mut().enumerate() {
-                    *w_row = &w[(col + c) * depth..(col + c + 1) * depth].as_chunks().0[..whole];
+                for k in 0..n {
+                    step!(
+                        [load(&x0[k]), load(&x1[k]), load(&x2[k]), load(&x3[k])],
+                        [load(&w0[k]), load(&w1[k]), load(&w2[k]), load(&w3[k])]
+                    );
                 }
-                let mut sums: [[Vector; C]; R] = [[zero(); C]; R];
-                for k in 0..whole {
-                    let mut w: [Vector; C] = [zero(); C];
-                    for c in 0..C {
-                        w[c] = load(&w_rows[c][k]);
-                    }
-                    for r in 0..R {
-                        let x = load(&x_rows[r][k]);
-                        for c in 0..C {
-                            sums[r][c] = add_product(sums[r][c], x, w[c]);
-                        }
-                    }
+                if n * LANES < depth {
+                    step!(
+                        [tail(x, r, depth), tail(x, r + 1, depth), tail(x, r + 2, depth), tail(x, r + 3, depth)],
+                        [tail(w, c, depth), tail(w, c + 1, depth), tail(w, c + 2, depth), tail(w, c + 3, depth)]
+                    );
                 }
-                if whole * LANES < depth {
-                    let tail = whole * LANES..depth;
-                    for r in 0..R {
-                        let x = load(&padded(&x[(row + r) * depth..][tail.clone()]));
-                        for c in 0..C {
-                            let w = load(&padded(&w[(col + c) * depth..][tail.clone()]));
-                            sums[r][c] = add_product(sums[r][c], x, w);
-                        }
-                    }
+                [
+                    [total(s00), total(s01), total(s02), total(s03)],
+                    [total(s10), total(s11), total(s12), total(s13)],
+                    [total(s20), total(s21), total(s22), total(s23)],
+                    [total(s30), total(s31), total(s32), total(s33)],
+                ]
+            }
+
+            /// One row by four columns: the same sums.
+            #[inline]
+            $(#[$features])?
+            fn tile_1x4(x: &[f32], r: usize, w: &[f32], c: usize, depth: usize) -> [[f32; 4]; 1] {
+                let n = depth / LANES;
+                let x0 = &row(x, r, depth)[..n];
+                let (w0, w1) = (&row(w, c, depth)[..n], &row(w, c + 1, depth)[..n]);
+                let (w2, w3) = (&row(w, c + 2, depth)[..n], &row(w, c + 3, depth)[..n]);
+                let (mut s0, mut s1, mut s2, mut s3) = (zero(), zero(), zero(), zero());
+                for k in 0..n {
+                    let x = load(&x0[k]);
+                    (s0, s1) = (add_product(s0, x, load(&w0[k])), add_product(s1, x, load(&w1[k])));
+                    (s2, s3) = (add_product(s2, x, load(&w2[k])), add_product(s3, x, load(&w3[k])));
                 }
-                let mut out = [[0.0; C]; R];
-                for r in 0..R {
-                    for c in 0..C {
-                        out[r][c] = sum_lanes(to_array(sums[r][c]));
-                    }
+                if n * LANES < depth {
+                    let x = tail(x, r, depth);
+                    (s0, s1) = (add_product(s0, x, tail(w, c, depth)), add_product(s1, x, tail(w, c + 1, depth)));
+                    (s2, s3) = (add_product(s2, x, tail(w, c + 2, depth)), add_product(s3, x, tail(w, c + 3, depth)));
                 }
-                out
+                [[total(s0), total(s1), total(s2), total(s3)]]
+            }
+
+            /// One sum: the same again.
+            #[inline]
+            $(#[$features])?
+            fn tile_1x1(x: &[f32], r: usize, w: &[f32], c: usize, depth: usize) -> [[f32; 1]; 1] {
+                let n = depth / LANES;
+                let mut sum = zero();
+                for (x, w) in row(x, r, depth).iter().zip(row(w, c, depth)) {
+                    sum = add_product(sum, load(x), load(w));
+                }
+                if n * LANES < depth {
+                    sum = add_product(sum, tail(x, r, depth), tail(w, c, depth));
+                }
+                [[total(sum)]]
+            }
+
+            #[inline]
+            $(#[$features])?
+            fn total(sum: Vector) -> f32 {
+                sum_lanes(to_array(sum))
             }
 
             let (rows, cols) = (x.len() / depth, w.len() / depth);
@@ -125,15 +176,15 @@ macro_rules! blocked_product {
                     for col in (block..block_end).step_by(TILE) {
                         let whole_columns = col + TILE <= block_end;
                         if whole_columns && row + TILE == row_end {
-                            store(tile::<TILE, TILE>(x, row, w, col, depth), out, row, col, cols);
+                            store(tile_4x4(x, row, w, col, depth), out, row, col, cols);
                         } else if whole_columns {
                             for row in row..row_end {
-                                store(tile::<1, TILE>(x, row, w, col, depth), out, row, col, cols);
+                                store(tile_1x4(x, row, w, col, depth), out, row, col, cols);
                             }
                         } else {
                             for row in row..row_end {
                                 for col in col..block_end {
-                                    store(tile::<1, 1>(x, row, w, col, depth), out, row, col, cols);
+                                    store(tile_1x1(x, row, w, col, depth), out, row, col, cols);
                                 }
                             }
                         }
