@@ -89,8 +89,11 @@ pub fn plan_cases(
     };
     let make = |name: &str, rows: u32, batch: Batch, pattern: Pattern, budget: u64, index: u64| {
         let spec = CaseSpec { rows, batch, pattern, seed: seed.number("case", index) };
-        generate_with_weights(&task.operation, &spec, stock.weights(pattern))
-            .map(|case| Planned { name: format!("{name}, {} inputs", pattern.name()), case, budget })
+        generate_with_weights(&task.operation, &spec, stock.weights(pattern)).map(|case| Planned {
+            name: format!("{name}, {} inputs", pattern.name()),
+            case,
+            budget,
+        })
     };
     let mixed = Batch::Mixed { context: short };
     let mut index = 1;

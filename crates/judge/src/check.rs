@@ -11,8 +11,8 @@ use kernels::emulate::emulate;
 use kernels::inputs::CaseInputs;
 use kernels::numerics::Arith;
 use kernels::oracle;
-use plan::operation::slot;
 use plan::Operation;
+use plan::operation::slot;
 use rand::rngs::SmallRng;
 use rand::seq::index::sample;
 use rand::{Rng, SeedableRng};
@@ -94,12 +94,10 @@ impl Check<'_> {
             list
         };
         for (rows, columns) in rectangles {
-            let want = oracle::oracle_at(operation, &planned.case, &rows, &columns)
-                .map_err(reference_fault)?;
+            let want =
+                oracle::oracle_at(operation, &planned.case, &rows, &columns).map_err(reference_fault)?;
             let caches = got.caches.as_ref().map(|(k, v)| (k.as_slice(), v.as_slice()));
-            match oracle::check(operation, &planned.case, &want, &got.out, caches)
-                .map_err(reference_fault)?
-            {
+            match oracle::check(operation, &planned.case, &want, &got.out, caches).map_err(reference_fault)? {
                 Ok(ratio) => worst = worst.max(ratio),
                 Err(mismatch) => {
                     let reason = if is_untouchable(&mismatch) { Reason::Memory } else { Reason::Wrong };
@@ -135,7 +133,8 @@ impl Check<'_> {
     /// The same again, at another address, and on one thread: always the same bits.
     fn repeat(&self, rig: &mut Rig, base: &Planned, first: &Outcome) -> Result<(), Stop> {
         let threads = rig.threads();
-        let again = [("once more", threads, 0), ("at another address", threads, SHIFT), ("on one thread", 1, 0)];
+        let again =
+            [("once more", threads, 0), ("at another address", threads, SHIFT), ("on one thread", 1, 0)];
         for (how, threads, shift) in again {
             if !rig.run(&base.case, threads, shift)?.same_bits(first) {
                 let what = format!("{}: another result {how} ({} rows)", base.name, base.case.rows);
@@ -197,7 +196,10 @@ impl Check<'_> {
             if let Some(c) = a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits()) {
                 return Err(reject(
                     Reason::Class,
-                    format!("row {row} column {c}: {:e} where class {} has {:e}", a[c], self.task.class, b[c]),
+                    format!(
+                        "row {row} column {c}: {:e} where class {} has {:e}",
+                        a[c], self.task.class, b[c]
+                    ),
                 ));
             }
         }
@@ -233,7 +235,9 @@ pub fn cost_per_output(operation: &Operation, case: &CaseInputs) -> u64 {
         Operation::Linear { k, epilogue, .. } => match epilogue {
             plan::Epilogue::SiluGate => 2 * u64::from(*k),
             // A column needs its whole head, and the keys and values that go with it.
-            plan::Epilogue::QkvRope(q) => 3 * u64::from(*k) * if q.qk_norm_eps_bits.is_some() { 8 } else { 2 },
+            plan::Epilogue::QkvRope(q) => {
+                3 * u64::from(*k) * if q.qk_norm_eps_bits.is_some() { 8 } else { 2 }
+            }
             _ => u64::from(*k),
         },
         Operation::Attention { .. } => {

@@ -13,9 +13,7 @@ use crate::seed::{Secret, Seed};
 use crate::stage::{Built, Checked, Measured};
 use crate::stock::Stock;
 use crate::task::{KernelTask, Submission};
-use evidence::{
-    Content, Digest, Evidence, Fault, Outcome, Phase, Protocol, Reason, Samples, Stop,
-};
+use evidence::{Content, Digest, Evidence, Fault, Outcome, Phase, Protocol, Reason, Samples, Stop};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use sandbox::{Builder, SharedMemory, WorkerConfig, inspect};
@@ -421,7 +419,10 @@ impl Run<'_> {
             Phase::Screen => self.effort.screen_pairs,
             Phase::Confirm => self.effort.confirm_pairs,
         };
-        let plan = SequentialPlan { most_pairs: most, ..crate::rule::sequential(self.task.least_effect_permille, tested) };
+        let plan = SequentialPlan {
+            most_pairs: most,
+            ..crate::rule::sequential(self.task.least_effect_permille, tested)
+        };
         let mut test = Sequential::new(plan);
         let (mut ours, mut theirs, mut first) = (Vec::new(), Vec::new(), Vec::new());
         let mut most_calls = 1;

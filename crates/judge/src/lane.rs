@@ -37,12 +37,8 @@ impl Lane {
     pub fn enter(&self) -> Result<LaneGuard, JudgeError> {
         let process = IN_PROCESS.lock().unwrap_or_else(PoisonError::into_inner);
         let fail = |source| JudgeError::Lane { path: self.path.clone(), source };
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&self.path)
-            .map_err(fail)?;
+        let file =
+            OpenOptions::new().create(true).truncate(false).write(true).open(&self.path).map_err(fail)?;
         file.lock().map_err(fail)?;
         Ok(LaneGuard { _file: file, _process: process })
     }

@@ -63,11 +63,7 @@ impl Cursor {
         let padding = end.next_multiple_of(4);
         let after = self.take(ZONE);
         let after_end = (after.offset + after.bytes) as usize;
-        Fenced {
-            place,
-            before: (before.offset as usize, ZONE),
-            after: (padding, after_end - padding),
-        }
+        Fenced { place, before: (before.offset as usize, ZONE), after: (padding, after_end - padding) }
     }
 
     /// Bytes handed out so far.
@@ -114,7 +110,8 @@ pub struct Written {
 /// Scratch of one call: bytes of each thread, bytes shared.
 pub fn scratch_bytes(launch: &Launch, rows: u32) -> (usize, usize) {
     let each = (launch.scratch_bytes as usize).next_multiple_of(64).max(64);
-    let shared = launch.shared_bytes.saturating_add(launch.shared_bytes_per_row.saturating_mul(u64::from(rows)));
+    let shared =
+        launch.shared_bytes.saturating_add(launch.shared_bytes_per_row.saturating_mul(u64::from(rows)));
     (each, (shared as usize).next_multiple_of(64).max(64))
 }
 
@@ -129,11 +126,7 @@ impl Written {
     ) -> Self {
         let tensors = tensors.iter().map(|(slot, bytes)| (*slot, cursor.fenced(*bytes))).collect();
         let (each, shared) = scratch_bytes(launch, rows);
-        Self {
-            tensors,
-            scratch: cursor.fenced(each * threads as usize),
-            shared: cursor.fenced(shared),
-        }
+        Self { tensors, scratch: cursor.fenced(each * threads as usize), shared: cursor.fenced(shared) }
     }
 
     /// All fenced places with their names.

@@ -2,9 +2,7 @@
 //! checked afterwards.
 
 use crate::check::{cost_per_output, reference_fault};
-use crate::layout::{
-    ARENA, Cursor, INPUTS, POISON, Written, accumulates, scratch_bytes, written,
-};
+use crate::layout::{ARENA, Cursor, INPUTS, POISON, Written, accumulates, scratch_bytes, written};
 use crate::rig::{Fresh, Rig, fault, floats, reject, single_row};
 use crate::seed::Seed;
 use crate::stock::{Base, Stock};
@@ -208,6 +206,7 @@ impl Side {
         // Scratch and state are shared by all calls, as in service; each call has its own output.
         let common = Written::place(&mut cursor, &state, rig.launch(), block.rows, threads);
         for (s, fenced) in &common.tensors {
+            fenced.fence(&rig.arena);
             if let Some(tensor) = case.tensors.get(s) {
                 rig.arena.write(fenced.place.offset as usize, tensor.bytes());
             }
@@ -367,8 +366,7 @@ fn verify_row(
         return wrong(format!("column {at} was left unwritten"));
     }
     let affordable = (40_000 / cost_per_output(operation, &case).max(1)).clamp(2, 16) as usize;
-    let columns: Vec<u32> =
-        (0..affordable).map(|_| rng.random_range(0..operation.out_width())).collect();
+    let columns: Vec<u32> = (0..affordable).map(|_| rng.random_range(0..operation.out_width())).collect();
     let want = oracle::oracle_at(operation, &case, &[0], &columns).map_err(reference_fault)?;
     // Caches hold what the block's last calls wrote; outputs say the same.
     if let Err(mismatch) = oracle::check(operation, &case, &want, got, None).map_err(reference_fault)? {
@@ -377,7 +375,10 @@ fn verify_row(
     if let Some(projection) = &base.projection {
         let rows = projection.check(&case, got, &[0]).map_err(reference_fault)?;
         if let Some(p) = rows.iter().find(|p| !p.passes()) {
-            return wrong(format!("departs by {:e} in a random projection; {:e} is allowed", p.difference, p.tolerance));
+            return wrong(format!(
+                "departs by {:e} in a random projection; {:e} is allowed",
+                p.difference, p.tolerance
+            ));
         }
     }
     Ok(())

@@ -1,8 +1,6 @@
 //! A worker with its memory: runs single cases between red zones and reads what they left behind.
 
-use crate::layout::{
-    ARENA, Cursor, INPUTS, POISON, SCRATCH, Written, accumulates, scratch_bytes, written,
-};
+use crate::layout::{ARENA, Cursor, INPUTS, POISON, SCRATCH, Written, accumulates, scratch_bytes, written};
 use crate::stock::Stock;
 use evidence::{Fault, Reason, Rejection, Stop};
 use kernels::inputs::{CaseInputs, Tensor};
@@ -216,7 +214,12 @@ impl Rig {
             if let Some(at) = out.iter().position(|v| v.to_bits() == POISON) {
                 return Err(reject(
                     Reason::Memory,
-                    format!("{} rows: left OUT row {} column {} unwritten", case.rows, at / width, at % width),
+                    format!(
+                        "{} rows: left OUT row {} column {} unwritten",
+                        case.rows,
+                        at / width,
+                        at % width
+                    ),
                 ));
             }
         }
@@ -243,12 +246,7 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 /// A case of one row: row `row` of `case`, by itself. `x` replaces its `X`, `tokens` its `TOKENS`, `out` its residual.
-pub fn single_row(
-    operation: &Operation,
-    case: &CaseInputs,
-    row: u32,
-    fresh: Fresh<'_>,
-) -> CaseInputs {
+pub fn single_row(operation: &Operation, case: &CaseInputs, row: u32, fresh: Fresh<'_>) -> CaseInputs {
     let mut one = CaseInputs::new(1);
     one.ints = case.ints;
     let r = row as usize;

@@ -91,7 +91,9 @@ fn decide(task: &Task, relevant: &[&Evidence], contested: bool, tested: u64) -> 
     };
     match effect_of(task, samples) {
         // Worth a confirmation: likely better by half of what counts.
-        Some((_, effect)) if effect.ratio >= 1.0 + plan.least_effect / 2.0 => Verdict::Evaluate(Phase::Confirm),
+        Some((_, effect)) if effect.ratio >= 1.0 + plan.least_effect / 2.0 => {
+            Verdict::Evaluate(Phase::Confirm)
+        }
         Some((_, effect)) => Verdict::Keep(effect),
         None => Verdict::Evaluate(Phase::Screen),
     }

@@ -126,10 +126,8 @@ impl Stock {
             // Copies of the contents alternate, so that neighbours differ.
             for _ in 0..copies {
                 for (case, places) in cases.iter().zip(&mut places) {
-                    let of_copy: BTreeMap<usize, Place> = slots
-                        .iter()
-                        .filter_map(|s| case.tensors.get(s).map(|t| (*s, store(t))))
-                        .collect();
+                    let of_copy: BTreeMap<usize, Place> =
+                        slots.iter().filter_map(|s| case.tensors.get(s).map(|t| (*s, store(t)))).collect();
                     places.push(of_copy);
                 }
             }
@@ -139,9 +137,7 @@ impl Stock {
                 .enumerate()
                 .map(|(i, (case, copies))| {
                     let projection = match case.tensors.get(&slot::W) {
-                        Some(w) => {
-                            Freivalds::new(operation, w.bytes(), seed.number("signs", i as u64)).ok()
-                        }
+                        Some(w) => Freivalds::new(operation, w.bytes(), seed.number("signs", i as u64)).ok(),
                         None => None,
                     };
                     Base { case, copies, projection }

@@ -1,6 +1,8 @@
 //! Whole evaluations of generated kernels.
 
-use evidence::{Candidate, Change, Content, Digest, Id, Outcome, Phase, Proposer, Reason, Samples, Stop, Verdict};
+use evidence::{
+    Candidate, Change, Content, Digest, Id, Outcome, Phase, Proposer, Reason, Samples, Stop, Verdict,
+};
 use judge::{Effort, Judge, JudgeConfig, KernelTask, Lane, Opponent, Secret, Standing, Submission, rule};
 use plan::{Activation, Epilogue, Operation, Prologue, RowBucket, Target, WeightFormat, WeightLayout, Zero};
 use sandbox::{BuildLimits, Builder, Helper, WorkerConfig};
@@ -54,9 +56,9 @@ fn candidate(name: &str, source: &str, task: &KernelTask) -> Id<Candidate> {
 
 /// The start point of the first generator whose name contains `family`.
 fn generated(task: &KernelTask, family: &str) -> Option<(Submission, String)> {
-    let generator = kernels::generators().iter().find(|g| {
-        g.name().contains(family) && g.space(&task.operation, task.rows, &task.target).is_some()
-    })?;
+    let generator = kernels::generators()
+        .iter()
+        .find(|g| g.name().contains(family) && g.space(&task.operation, task.rows, &task.target).is_some())?;
     let point = generator.start(&task.operation, task.rows, &task.target)?;
     let made = generator.generate(&task.operation, task.rows, &task.target, &point, task.max_rows).ok()?;
     let candidate = candidate(generator.name(), &made.source, task);
@@ -113,7 +115,8 @@ fn a_kernel_against_itself_is_not_better() {
     let Samples::Paired { champion_ns, challenger_ns, .. } = &m.samples else { panic!() };
     assert!(champion_ns.len() >= 6 && champion_ns.len() == challenger_ns.len());
     let champion = Standing { candidate: it.candidate, evidence: &[] };
-    let decision = rule(&task.pose(), Some(champion), Standing { candidate: twin.candidate, evidence: &evidence }, 3);
+    let decision =
+        rule(&task.pose(), Some(champion), Standing { candidate: twin.candidate, evidence: &evidence }, 3);
     assert!(matches!(decision.verdict, Verdict::Keep(_)), "{decision:?}");
 }
 
@@ -124,7 +127,14 @@ fn every_operation_passes_on_the_portable_baseline() {
     let eps = 1e-5f32.to_bits();
     let norm = Prologue::RmsNorm { eps_bits: eps };
     let kv = plan::KvLayout { dtype: plan::KvDtype::F16, block_tokens: 16 };
-    let qkv = plan::operation::QkvRope { heads: 2, kv_heads: 1, head_dim: 32, bias: true, qk_norm_eps_bits: None, kv };
+    let qkv = plan::operation::QkvRope {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 32,
+        bias: true,
+        qk_norm_eps_bits: None,
+        kv,
+    };
     let weight = WeightLayout { format: WeightFormat::F32, n_block: 16 };
     let operations = [
         linear(64, 64, norm, Epilogue::SiluGate),
@@ -141,7 +151,9 @@ fn every_operation_passes_on_the_portable_baseline() {
             let start = Instant::now();
             let e = judge.evaluate(&task, &it, None, Phase::Screen);
             match &e.outcome {
-                Outcome::Measured(m) => eprintln!("{operation} {bucket}: {:?}, {} cases", start.elapsed(), m.check.cases),
+                Outcome::Measured(m) => {
+                    eprintln!("{operation} {bucket}: {:?}, {} cases", start.elapsed(), m.check.cases)
+                }
                 other => panic!("{operation} {bucket}: {other:?}"),
             }
         }
@@ -152,7 +164,8 @@ fn every_operation_passes_on_the_portable_baseline() {
 fn another_class_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut judge = judge(folder.path(), small());
-    let (mut task, it) = portable_task(linear(96, 64, Prologue::None, Epilogue::Store), RowBucket::ALL[1], 64);
+    let (mut task, it) =
+        portable_task(linear(96, 64, Prologue::None, Epilogue::Store), RowBucket::ALL[1], 64);
     task.class = "linear-i8/fma".into();
     let e = judge.evaluate(&task, &it, None, Phase::Screen);
     match e.outcome {

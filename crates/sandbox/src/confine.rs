@@ -133,7 +133,6 @@ const LOADING: &[i64] = &[
     libc::SYS_mprotect,
     libc::SYS_pread64,
     libc::SYS_fstat,
-    libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_close,
@@ -150,6 +149,7 @@ const RUNNING: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_munmap,
+    libc::SYS_brk,
     libc::SYS_rt_sigreturn,
     libc::SYS_rt_sigprocmask,
     libc::SYS_getppid,
@@ -170,9 +170,7 @@ fn filter(allowed: &[&[i64]]) -> Result<BpfProgram, SandboxError> {
     )
     .and_then(|c| seccompiler::SeccompRule::new(vec![c]))
     .map_err(|e| SandboxError::Worker(format!("seccomp: {e}")))?;
-    if !rules.contains_key(&libc::SYS_mmap) {
-        rules.insert(libc::SYS_mmap, vec![no_exec]);
-    }
+    rules.entry(libc::SYS_mmap).or_insert_with(|| vec![no_exec]);
     // `clone3` and the rest end the process at once.
     SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch)
         .and_then(TryInto::try_into)

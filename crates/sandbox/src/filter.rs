@@ -25,7 +25,6 @@ const MACROS: &[&str] = &[
     "include_bytes",
     "env",
     "option_env",
-    "global_asm",
     "naked_asm",
     "concat",
     "concat_bytes",
@@ -35,11 +34,8 @@ const MACROS: &[&str] = &[
     "file",
     "module_path",
 ];
-/// Words that have no place in device code.
-const WORDS: &[&str] = &[
-    "std",
-    "alloc",
-    "proc_macro",
+/// Attributes that have no place in device code.
+const ATTRIBUTES: &[&str] = &[
     "path",
     "link",
     "link_section",
@@ -49,10 +45,9 @@ const WORDS: &[&str] = &[
     "used",
     "thread_local",
     "naked",
-    "ctor",
-    "rustc_private",
     "feature",
-    "static_mut",
+    "proc_macro",
+    "global_allocator",
 ];
 /// Assembler directives that read files or change sections and symbols.
 const DIRECTIVES: &[&str] = &[
@@ -113,36 +108,37 @@ pub fn check_source(source: &str) -> Result<(), SandboxError> {
     let source = &source.replacen(HIDDEN_RUNTIME, &"\n".repeat(HIDDEN_RUNTIME.matches('\n').count()), 1);
     let tokens = tokens(source);
     let has_asm = tokens.iter().any(|t| matches!(&t.kind, Kind::Word(w) if *w == "asm" || *w == "llvm_asm"));
+    let mut attribute = Attribute::default();
     for (i, token) in tokens.iter().enumerate() {
+        attribute.advance(&token.kind);
+        let next = |n: usize| tokens.get(i + n).map(|t| &t.kind);
         match &token.kind {
+            Kind::Word("global_asm") => {
+                if !only_hides(&tokens[i + 1..]) {
+                    let what = "global_asm! may only say '.hidden NAME' in kernels";
+                    return refuse(token.line, what.into());
+                }
+            }
             Kind::Word(word) => {
-                let bang = matches!(tokens.get(i + 1).map(|t| &t.kind), Some(Kind::Mark('!')));
-                if bang && MACROS.contains(word) {
+                let bang = next(1) == Some(&Kind::Mark('!'));
+                // `use core::include as x;` would hide a macro's name.
+                if MACROS.contains(word) && (bang || word.len() > 6 || imported(&tokens[..i])) {
                     return refuse(token.line, format!("{word}! is not allowed in kernels"));
                 }
-                // `use core::include as x;` would hide the macro's name.
-                if MACROS.iter().any(|m| m.len() > 6 && m == word) || WORDS.contains(word) {
-                    return refuse(token.line, format!("'{word}' is not allowed in kernels"));
+                if attribute.inside() && ATTRIBUTES.contains(word) {
+                    return refuse(token.line, format!("attribute '{word}' is not allowed in kernels"));
                 }
-                let next = |n: usize| tokens.get(i + n).map(|t| &t.kind);
-                if *word == "extern" && matches!(next(1), Some(Kind::Word("crate"))) {
+                if *word == "std" && next(1) == Some(&Kind::Mark(':')) {
+                    return refuse(token.line, "kernels are no_std".into());
+                }
+                if *word == "extern" && next(1) == Some(&Kind::Word("crate")) {
                     return refuse(token.line, "extern crate is not allowed in kernels".into());
                 }
-                if *word == "static" && matches!(next(1), Some(Kind::Word("mut"))) {
+                if *word == "static" && next(1) == Some(&Kind::Word("mut")) {
                     return refuse(token.line, "static mut is not allowed in kernels".into());
                 }
-                if *word == "mod" && matches!(next(2), Some(Kind::Mark(';'))) {
+                if *word == "mod" && next(2) == Some(&Kind::Mark(';')) {
                     return refuse(token.line, "a kernel is one file: no 'mod name;'".into());
-                }
-                if *word == "use"
-                    && MACROS.iter().any(|m| {
-                        tokens[i..]
-                            .iter()
-                            .take_while(|t| t.kind != Kind::Mark(';'))
-                            .any(|t| matches!(&t.kind, Kind::Word(w) if w == m))
-                    })
-                {
-                    return refuse(token.line, "importing that macro is not allowed".into());
                 }
             }
             Kind::Text(text) if has_asm => {
@@ -158,6 +154,57 @@ pub fn check_source(source: &str) -> Result<(), SandboxError> {
         }
     }
     Ok(())
+}
+
+/// Whether the last statement is an import.
+fn imported(before: &[Token<'_>]) -> bool {
+    before.iter().rev().take_while(|t| t.kind != Kind::Mark(';')).any(|t| t.kind == Kind::Word("use"))
+}
+
+/// Whether the arguments of `global_asm` only hide symbols, as the trusted prelude does.
+fn only_hides(rest: &[Token<'_>]) -> bool {
+    let hides = |text: &str| {
+        text.strip_prefix(".hidden ")
+            .is_some_and(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+    };
+    let opened = rest.first().map(|t| &t.kind) == Some(&Kind::Mark('!'))
+        && rest.get(1).map(|t| &t.kind) == Some(&Kind::Mark('('));
+    let arguments = rest.iter().skip(2).take_while(|t| t.kind != Kind::Mark(')'));
+    opened
+        && arguments.into_iter().all(|t| match t.kind {
+            Kind::Text(text) => hides(text),
+            Kind::Mark(mark) => mark == ',',
+            Kind::Word(_) => false,
+        })
+}
+
+/// Follows `#[...]` and `#![...]` through the tokens.
+#[derive(Default)]
+struct Attribute {
+    hash: bool,
+    depth: u32,
+}
+
+impl Attribute {
+    fn advance(&mut self, kind: &Kind<'_>) {
+        match kind {
+            Kind::Mark('#') => self.hash = true,
+            Kind::Mark('!') if self.hash => {}
+            Kind::Mark('[') if self.hash || self.depth > 0 => {
+                self.depth += 1;
+                self.hash = false;
+            }
+            Kind::Mark(']') => {
+                self.depth = self.depth.saturating_sub(1);
+                self.hash = false;
+            }
+            _ => self.hash = false,
+        }
+    }
+
+    fn inside(&self) -> bool {
+        self.depth > 0
+    }
 }
 
 /// Whether `text` uses the directive as a whole word.
@@ -310,6 +357,9 @@ mod tests {
             "fn f() { unsafe { core::arch::asm!(\".incbin \\\"/etc/passwd\\\"\") } }",
             "fn f() { unsafe { core::arch::asm!(\"\\x2eincbin\") } }",
             "core::arch::global_asm!(\"x:\");",
+            "core::arch::global_asm!(\".hidden x; .incbin x\");",
+            "use core::arch::global_asm as g;",
+            "#[cfg_attr(all(), path = \"x\")] mod x {}",
             "use core::include as i;",
         ] {
             assert!(refused(source), "{source}");
@@ -321,7 +371,8 @@ mod tests {
         let source = r##"#![no_std]
             // include_bytes!("/etc/passwd") in a comment is only a comment
             /* env!("HOME") /* nested */ */
-            fn f<'a>(x: &'a [u8]) -> u8 { let c = '"'; let d = '\''; let _ = (c, d, b'"'); x[0] }
+            core::arch::global_asm!(".hidden memcpy", ".hidden memset");
+            fn f<'a>(x: &'a [u8]) -> u8 { let used = 1; let path = used; let _ = path; let c = '"'; let d = '\''; let _ = (c, d, b'"'); x[0] }
             const T: &str = "plain text with include! in it";
             static TABLE: [f32; 2] = [0.5, 1.5e-3];
         "##;
