@@ -87,7 +87,12 @@ pub fn cost(operation: &Operation, contexts: &[u32]) -> Cost {
         }
         Operation::Embed { hidden, weight, .. } => {
             let per_row = weight.block_bytes(*hidden as usize) as f64 / f64::from(weight.n_block);
-            Cost { weight_bytes: rows * per_row, activation_bytes: io, f32_flops: rows * f64::from(*hidden), ..Cost::default() }
+            Cost {
+                weight_bytes: rows * per_row,
+                activation_bytes: io,
+                f32_flops: rows * f64::from(*hidden),
+                ..Cost::default()
+            }
         }
         Operation::RmsNorm { width, .. } => {
             Cost { activation_bytes: io, f32_flops: rows * 4.0 * f64::from(*width), ..Cost::default() }
@@ -109,7 +114,9 @@ pub fn decode_attention_cost(operation: &Operation, contexts: &[u32]) -> Cost {
 }
 
 fn linear_cost(operation: &Operation, rows: f64, io: f64) -> Cost {
-    let Operation::Linear { n, k, prologue, epilogue, weight, activation } = operation else { return Cost::default() };
+    let Operation::Linear { n, k, prologue, epilogue, weight, activation } = operation else {
+        return Cost::default();
+    };
     let (n, k) = (f64::from(*n), f64::from(*k));
     let mut total = Cost {
         weight_bytes: weight.bytes(n as usize, k as usize) as f64,
@@ -163,8 +170,10 @@ mod tests {
     use plan::{KvDtype, WeightFormat, WeightLayout, Zero};
 
     fn head() -> Operation {
-        let weight =
-            WeightLayout { format: WeightFormat::Affine { bits: 8, group: 32, zero: Zero::Midpoint }, n_block: 16 };
+        let weight = WeightLayout {
+            format: WeightFormat::Affine { bits: 8, group: 32, zero: Zero::Midpoint },
+            n_block: 16,
+        };
         Operation::Linear {
             n: 49152,
             k: 576,

@@ -131,7 +131,9 @@ impl Matrix {
             Matrix::Plain { k, weights, bf16: true } => {
                 let x: Vec<f32> = x.iter().map(|x| numerics::to_bf16(*x)).collect();
                 let dot = |w: &[f32]| {
-                    x.chunks(2).zip(w.chunks(2)).fold(0.0f32, |acc, (x, w)| x[0].mul_add(w[0], x[1].mul_add(w[1], acc)))
+                    x.chunks(2)
+                        .zip(w.chunks(2))
+                        .fold(0.0f32, |acc, (x, w)| x[0].mul_add(w[0], x[1].mul_add(w[1], acc)))
                 };
                 let weights: Vec<f32> = weights.iter().map(|w| numerics::to_bf16(*w)).collect();
                 weights.chunks(*k).map(dot).collect()
@@ -192,7 +194,8 @@ fn qkv_epilogue(
             let angles = &rope[positions[r] as usize * dim..][..dim];
             for i in 0..dim / 2 {
                 let (a, b) = (head[i], head[i + dim / 2]);
-                (head[i], head[i + dim / 2]) = numerics::rope_pair(arith, a, b, angles[i], angles[i + dim / 2]);
+                (head[i], head[i + dim / 2]) =
+                    numerics::rope_pair(arith, a, b, angles[i], angles[i + dim / 2]);
             }
         }
         out.extend_from_slice(&y[..heads * dim]);

@@ -50,7 +50,7 @@
 //! `position - window`) contribute nothing; a page without a visible token is skipped. Start: `m = -inf, l = 0, o = 0`.
 //! For each page: `s_t = (fma(q[d], k[d], .) for d ascending from 0) * scale`, with `scale = 1 / sqrt(head_dim)` (both rounded);
 //! `m_new = max(m, max s_t)`; `c = exp(m - m_new)` (any finite value for the first page); `p_t = exp(s_t - m_new)`, 0 for unseen tokens;
-//! `l = fma(l, c, 0) + (sum of p_t in 16 lanes by t % 16)` (the product `l * c` rounded, then the sum added);
+//! `l = l * c + (sum of p_t in 16 lanes by t % 16)` (the product rounded first in both variants, then the sum added);
 //! `o = o * c` (rounded), then `o = fma(p_t, v_t, o)` for visible `t` ascending. At the end `out = o * (1 / l)`.
 //! Stored keys and values are widened to f32 exactly. Query head `h` reads KV head `h / (heads / kv_heads)`.
 
@@ -195,7 +195,17 @@ pub fn split_i16(xq: i32) -> (i8, i8) {
 
 /// Adds one group to an accumulator (`I8`, `I16`): `s = sum q * xq` (unsigned quants), `t = sum xq`.
 #[inline]
-pub fn add_group(arith: Arith, acc: f32, bits: u8, zero: Zero, s: i32, t: i32, d: f32, scale: f32, min: f32) -> f32 {
+pub fn add_group(
+    arith: Arith,
+    acc: f32,
+    bits: u8,
+    zero: Zero,
+    s: i32,
+    t: i32,
+    d: f32,
+    scale: f32,
+    min: f32,
+) -> f32 {
     match zero {
         Zero::Stored => {
             let acc = arith.fma(s as f32 * d, scale, acc);
@@ -238,8 +248,8 @@ pub fn attend<'a>(arith: Arith, q: &[f32], pages: impl Iterator<Item = Page<'a>>
         let mut highest = m;
         for t in page.visible.clone() {
             let mut s = 0.0f32;
-            for d in 0..dim {
-                s = arith.fma(q[d], page.keys[d * page.tokens + t], s);
+            for (d, q) in q.iter().enumerate() {
+                s = arith.fma(*q, page.keys[d * page.tokens + t], s);
             }
             p[t] = s * scale;
             highest = highest.max(p[t]);

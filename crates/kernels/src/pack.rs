@@ -47,14 +47,22 @@ impl AffineRows {
     /// Why the parts do not fit together, if so.
     fn refuse(&self, n: usize, k: usize) -> Option<String> {
         if self.k != k || self.q.len() != n * k {
-            return Some(format!("{} quants with k = {} where [{n}][{k}] was asked for", self.q.len(), self.k));
+            return Some(format!(
+                "{} quants with k = {} where [{n}][{k}] was asked for",
+                self.q.len(),
+                self.k
+            ));
         }
         if self.group == 0 || !k.is_multiple_of(self.group) {
             return Some(format!("group {} does not divide k = {k}", self.group));
         }
         let groups = n * (k / self.group);
         if self.scale.len() != groups || self.min.len() != groups {
-            return Some(format!("{} scales and {} minima where {groups} are due", self.scale.len(), self.min.len()));
+            return Some(format!(
+                "{} scales and {} minima where {groups} are due",
+                self.scale.len(),
+                self.min.len()
+            ));
         }
         let all = self.q.iter().fold(0u8, |a, q| a | q);
         (self.bits < 8 && all >> self.bits != 0).then(|| format!("a quant does not fit {} bits", self.bits))
@@ -78,7 +86,12 @@ pub struct Packed {
 /// Packs quantised rows. The format of the layout must be `Affine` with the bits and the group of `rows`.
 ///
 /// Errors: shapes that do not fit, a scale or minimum beyond f16, a `Midpoint` layout for rows with other minima.
-pub fn pack_affine(layout: &WeightLayout, n: usize, k: usize, rows: &AffineRows) -> Result<Packed, KernelError> {
+pub fn pack_affine(
+    layout: &WeightLayout,
+    n: usize,
+    k: usize,
+    rows: &AffineRows,
+) -> Result<Packed, KernelError> {
     let fail = |what: String| KernelError::Pack { layout: layout.to_string(), what };
     if let Some(what) = layout.refuse(k).or_else(|| rows.refuse(n, k)) {
         return Err(fail(what));
@@ -105,7 +118,9 @@ pub fn pack_affine(layout: &WeightLayout, n: usize, k: usize, rows: &AffineRows)
         }
     }
     let mut bytes = vec![0u8; layout.bytes(n, k)];
-    for_each_chunk(&mut bytes, layout.block_bytes(k), n * k, |block, out| pack_affine_block(layout, block, rows, out));
+    for_each_chunk(&mut bytes, layout.block_bytes(k), n * k, |block, out| {
+        pack_affine_block(layout, block, rows, out)
+    });
     Ok(Packed { bytes, scale_error })
 }
 
@@ -118,9 +133,11 @@ fn pack_affine_block(layout: &WeightLayout, block: usize, rows: &AffineRows, out
         let (minima, quants) = rest.split_at_mut(if zero == Zero::Stored { 2 * nb } else { 0 });
         for c in 0..nb.min(rows.n() - block * nb) {
             let n = block * nb + c;
-            scales[2 * c..2 * c + 2].copy_from_slice(&f16::from_f32(rows.scale[n * groups + g]).to_le_bytes());
+            scales[2 * c..2 * c + 2]
+                .copy_from_slice(&f16::from_f32(rows.scale[n * groups + g]).to_le_bytes());
             if zero == Zero::Stored {
-                minima[2 * c..2 * c + 2].copy_from_slice(&f16::from_f32(rows.min[n * groups + g]).to_le_bytes());
+                minima[2 * c..2 * c + 2]
+                    .copy_from_slice(&f16::from_f32(rows.min[n * groups + g]).to_le_bytes());
             }
             let q = &rows.q[n * k + g * group..][..group];
             if bits == 8 {
@@ -177,7 +194,12 @@ pub fn pack_f32(layout: &WeightLayout, n: usize, k: usize, rows: &[f32]) -> Resu
 }
 
 /// The quants, scales and minima of a packed affine matrix.
-pub fn unpack_affine(layout: &WeightLayout, n: usize, k: usize, bytes: &[u8]) -> Result<AffineRows, KernelError> {
+pub fn unpack_affine(
+    layout: &WeightLayout,
+    n: usize,
+    k: usize,
+    bytes: &[u8],
+) -> Result<AffineRows, KernelError> {
     check_bytes(layout, n, k, bytes)?;
     let WeightFormat::Affine { bits, group, zero } = layout.format else {
         return Err(KernelError::Pack { layout: layout.to_string(), what: "not an affine layout".into() });
@@ -252,7 +274,11 @@ fn check_bytes(layout: &WeightLayout, n: usize, k: usize, bytes: &[u8]) -> Resul
         return fail(what);
     }
     let due = layout.bytes(n, k);
-    if bytes.len() != due { fail(format!("{} bytes where [{n}][{k}] takes {due}", bytes.len())) } else { Ok(()) }
+    if bytes.len() != due {
+        fail(format!("{} bytes where [{n}][{k}] takes {due}", bytes.len()))
+    } else {
+        Ok(())
+    }
 }
 
 /// Rows of several quantised matrices one after another (queries, keys, values).
@@ -283,7 +309,11 @@ pub fn concat_rows(parts: &[&AffineRows]) -> Result<AffineRows, KernelError> {
 /// Gate and up rows in alternating blocks of `n_block` (gate block 0, up block 0, gate block 1, ...).
 ///
 /// Errors: different shapes, or a number of rows that `n_block` does not divide.
-pub fn interleave_rows(gate: &AffineRows, up: &AffineRows, n_block: usize) -> Result<AffineRows, KernelError> {
+pub fn interleave_rows(
+    gate: &AffineRows,
+    up: &AffineRows,
+    n_block: usize,
+) -> Result<AffineRows, KernelError> {
     let n = check_interleave(gate.n(), up.n(), n_block)?;
     let both = concat_rows(&[gate, up])?;
     let groups = both.k / both.group;
@@ -300,9 +330,17 @@ pub fn interleave_rows(gate: &AffineRows, up: &AffineRows, n_block: usize) -> Re
 }
 
 /// [`interleave_rows`] for f32 rows `[ffn][k]`.
-pub fn interleave_rows_f32(gate: &[f32], up: &[f32], k: usize, n_block: usize) -> Result<Vec<f32>, KernelError> {
-    if k == 0 || gate.len() % k != 0 {
-        return Err(KernelError::Pack { layout: "rows".into(), what: format!("{} values, k = {k}", gate.len()) });
+pub fn interleave_rows_f32(
+    gate: &[f32],
+    up: &[f32],
+    k: usize,
+    n_block: usize,
+) -> Result<Vec<f32>, KernelError> {
+    if k == 0 || !gate.len().is_multiple_of(k) {
+        return Err(KernelError::Pack {
+            layout: "rows".into(),
+            what: format!("{} values, k = {k}", gate.len()),
+        });
     }
     let n = check_interleave(gate.len() / k, up.len() / k, n_block)?;
     let row = |r: usize| if r < n { &gate[r * k..][..k] } else { &up[(r - n) * k..][..k] };
@@ -428,7 +466,8 @@ mod tests {
 
     #[test]
     fn merged_rows_keep_their_order() {
-        let (a, b) = (affine_rows(9, 8, 16, Zero::Stored, 32, 16), affine_rows(10, 8, 16, Zero::Stored, 32, 16));
+        let (a, b) =
+            (affine_rows(9, 8, 16, Zero::Stored, 32, 16), affine_rows(10, 8, 16, Zero::Stored, 32, 16));
         let both = interleave_rows(&a, &b, 16).unwrap();
         assert_eq!(both.q[..256], a.q[..256]);
         assert_eq!(both.q[256..512], b.q[..256]);

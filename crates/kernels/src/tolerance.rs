@@ -35,7 +35,8 @@ impl Bounded {
 
     /// Product with one rounding.
     pub fn times(self, other: Self) -> Self {
-        let error = self.value.abs() * other.error + other.value.abs() * self.error + self.error * other.error;
+        let error =
+            self.value.abs() * other.error + other.value.abs() * self.error + self.error * other.error;
         Self { value: self.value * other.value, error }.rounded(1.0)
     }
 

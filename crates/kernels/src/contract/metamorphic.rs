@@ -64,7 +64,8 @@ pub fn metamorphic_cases(
 ) -> Result<Vec<MetamorphicCase>, KernelError> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let all: Vec<u32> = (0..base.rows).collect();
-    let same_rows = |relation, inputs, factor| MetamorphicCase { relation, inputs, rows: all.clone(), factor };
+    let same_rows =
+        |relation, inputs, factor| MetamorphicCase { relation, inputs, rows: all.clone(), factor };
     let of_rows = |relation, rows: Vec<u32>| -> Result<MetamorphicCase, KernelError> {
         Ok(MetamorphicCase { relation, inputs: select_rows(operation, base, &rows)?, rows, factor: 1.0 })
     };
@@ -92,8 +93,12 @@ pub fn metamorphic_cases(
                     cases.push(same_rows(relation, scaled(operation, base, factor)?, factor));
                 }
             }
-            Relation::PagesMoved => cases.push(same_rows(relation, pages_moved(operation, base, &mut rng)?, 1.0)),
-            Relation::UnseenTokens => cases.push(same_rows(relation, unseen_changed(operation, base, &mut rng)?, 1.0)),
+            Relation::PagesMoved => {
+                cases.push(same_rows(relation, pages_moved(operation, base, &mut rng)?, 1.0))
+            }
+            Relation::UnseenTokens => {
+                cases.push(same_rows(relation, unseen_changed(operation, base, &mut rng)?, 1.0))
+            }
             Relation::Split | Relation::Permutation => {}
         }
     }
@@ -112,7 +117,10 @@ pub fn relation_holds(
     let width = operation.out_width() as usize;
     let sized = |o: &Outputs<'_>, rows: u32| o.out.len() == rows as usize * width;
     if !sized(&base.1, base.0.rows) || !sized(&changed, case.inputs.rows) {
-        return Err(KernelError::Case { slot: "OUT", what: "outputs do not have the size of their call".into() });
+        return Err(KernelError::Case {
+            slot: "OUT",
+            what: "outputs do not have the size of their call".into(),
+        });
     }
     for (row, from) in case.rows.iter().enumerate() {
         for column in 0..width {
@@ -146,7 +154,11 @@ pub fn relation_holds(
 }
 
 /// The call for some of the rows, in the given order: everything that belongs to a row goes with it.
-pub fn select_rows(operation: &Operation, base: &CaseInputs, rows: &[u32]) -> Result<CaseInputs, KernelError> {
+pub fn select_rows(
+    operation: &Operation,
+    base: &CaseInputs,
+    rows: &[u32],
+) -> Result<CaseInputs, KernelError> {
     if rows.is_empty() || rows.iter().any(|r| *r >= base.rows) {
         return Err(KernelError::Case { slot: "X", what: format!("rows {rows:?} of {}", base.rows) });
     }
@@ -203,7 +215,9 @@ fn scaled(operation: &Operation, base: &CaseInputs, factor: f32) -> Result<CaseI
                 // Only the second half of a row, the up part, is linear.
                 Operation::SiluGate { ffn } => {
                     let ffn = *ffn as usize;
-                    values.chunks_mut(2 * ffn).for_each(|row| row[ffn..].iter_mut().for_each(|v| *v *= factor));
+                    values
+                        .chunks_mut(2 * ffn)
+                        .for_each(|row| row[ffn..].iter_mut().for_each(|v| *v *= factor));
                 }
                 _ => values.iter_mut().for_each(|v| *v *= factor),
             }
@@ -227,7 +241,11 @@ fn written(operation: &Operation) -> Option<&QkvRope> {
     }
 }
 
-fn pages_moved(operation: &Operation, base: &CaseInputs, rng: &mut ChaCha8Rng) -> Result<CaseInputs, KernelError> {
+fn pages_moved(
+    operation: &Operation,
+    base: &CaseInputs,
+    rng: &mut ChaCha8Rng,
+) -> Result<CaseInputs, KernelError> {
     let Some((kv, heads, dim)) = cache_shape(operation) else { return Ok(base.clone()) };
     let (keys, values) = base.caches(&kv, heads, dim)?;
     let mut to: Vec<u32> = (0..base.pages() as u32).collect();
@@ -245,14 +263,22 @@ fn pages_moved(operation: &Operation, base: &CaseInputs, rng: &mut ChaCha8Rng) -
         tables.iter_mut().for_each(|t| *t = to.get(*t as usize).copied().unwrap_or(*t));
     }
     if let Some(Tensor::U32(slots)) = out.tensors.get_mut(&slot::SLOTS) {
-        slots.iter_mut().for_each(|s| *s = to[(*s / kv.block_tokens) as usize] * kv.block_tokens + *s % kv.block_tokens);
+        slots
+            .iter_mut()
+            .for_each(|s| *s = to[(*s / kv.block_tokens) as usize] * kv.block_tokens + *s % kv.block_tokens);
     }
     Ok(out)
 }
 
 /// Other (small, finite) bytes in every cache slot that no row of the call may see.
-fn unseen_changed(operation: &Operation, base: &CaseInputs, rng: &mut ChaCha8Rng) -> Result<CaseInputs, KernelError> {
-    let Operation::Attention { kv_heads, head_dim, kv, window, .. } = operation else { return Ok(base.clone()) };
+fn unseen_changed(
+    operation: &Operation,
+    base: &CaseInputs,
+    rng: &mut ChaCha8Rng,
+) -> Result<CaseInputs, KernelError> {
+    let Operation::Attention { kv_heads, head_dim, kv, window, .. } = operation else {
+        return Ok(base.clone());
+    };
     let rows = base.rows as usize;
     let (positions, sequences) = (base.u32(slot::POSITIONS, rows)?, base.u32(slot::ROW_SEQUENCE, rows)?);
     let blocks = base.ints[int::MAX_BLOCKS].max(0) as usize;
@@ -281,7 +307,10 @@ fn unseen_changed(operation: &Operation, base: &CaseInputs, rng: &mut ChaCha8Rng
             }
         }
     }
-    Ok(base.clone().with(slot::K_CACHE, Tensor::Bytes(Arc::new(keys))).with(slot::V_CACHE, Tensor::Bytes(Arc::new(values))))
+    Ok(base
+        .clone()
+        .with(slot::K_CACHE, Tensor::Bytes(Arc::new(keys)))
+        .with(slot::V_CACHE, Tensor::Bytes(Arc::new(values))))
 }
 
 /// The bytes of one token's key and value, all heads. Empty for a slot outside.
@@ -329,7 +358,8 @@ mod tests {
                     for case in cases {
                         let changed = emulate(&operation, arith, &case.inputs).unwrap();
                         let verdict =
-                            relation_holds(&operation, (&inputs, outputs(&first)), &case, outputs(&changed)).unwrap();
+                            relation_holds(&operation, (&inputs, outputs(&first)), &case, outputs(&changed))
+                                .unwrap();
                         assert_eq!(verdict, Ok(()), "{operation} {pattern:?}");
                     }
                 }
@@ -346,10 +376,12 @@ mod tests {
                 let mut changed = emulate(&operation, Arith::Fused, &case.inputs).unwrap();
                 let last = changed.out.len() - 1;
                 changed.out[last] = f32::from_bits(changed.out[last].to_bits() ^ 1);
-                let verdict = relation_holds(&operation, (&inputs, outputs(&first)), &case, outputs(&changed)).unwrap();
+                let verdict =
+                    relation_holds(&operation, (&inputs, outputs(&first)), &case, outputs(&changed)).unwrap();
                 assert!(verdict.is_err(), "{operation} {:?}", case.relation);
                 changed.out[last] = f32::NAN;
-                let verdict = relation_holds(&operation, (&inputs, outputs(&first)), &case, outputs(&changed)).unwrap();
+                let verdict =
+                    relation_holds(&operation, (&inputs, outputs(&first)), &case, outputs(&changed)).unwrap();
                 assert!(verdict.is_err(), "{operation} {:?}", case.relation);
             }
         }

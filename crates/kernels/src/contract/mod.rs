@@ -143,16 +143,24 @@ fn numeric_class(operation: &Operation) -> String {
             let group = |k: u32| weight.group(k as usize);
             match (activation, operation.weight()) {
                 (Activation::I8, Some((_, _, k))) => {
-                    format!("int8 activations in groups of {}, exact sums within a group, f32 across", group(k))
+                    format!(
+                        "int8 activations in groups of {}, exact sums within a group, f32 across",
+                        group(k)
+                    )
                 }
                 (Activation::I16, Some((_, _, k))) => {
-                    format!("15-bit activations in groups of {}, exact sums within a group, f32 across", group(k))
+                    format!(
+                        "15-bit activations in groups of {}, exact sums within a group, f32 across",
+                        group(k)
+                    )
                 }
                 (Activation::Bf16, _) => "bf16 activations and weights, f32 sums in pairs".into(),
                 _ => "f32 sums in order of k".into(),
             }
         }
-        Operation::Attention { kv, .. } => format!("online softmax in f32 over pages of {} in order", kv.block_tokens),
+        Operation::Attention { kv, .. } => {
+            format!("online softmax in f32 over pages of {} in order", kv.block_tokens)
+        }
         Operation::Embed { .. } => "one rounding to f32".into(),
         _ => "f32; sums of squares in 16 lanes".into(),
     }
@@ -167,10 +175,18 @@ fn slots(operation: &Operation) -> Vec<SlotSpec> {
         add(slot::X, Role::In, format!("f32 [rows][{}]", operation.in_width()));
     }
     if let Some((layout, n, k)) = operation.weight() {
-        add(slot::W, Role::In, format!("{layout} [{n}][{k}], {} bytes", layout.bytes(n as usize, k as usize)));
+        add(
+            slot::W,
+            Role::In,
+            format!("{layout} [{n}][{k}], {} bytes", layout.bytes(n as usize, k as usize)),
+        );
     }
     let adds = matches!(operation, Operation::Linear { epilogue: Epilogue::Add, .. });
-    add(slot::OUT, if adds { Role::InOut } else { Role::Out }, format!("f32 [rows][{}]", operation.out_width()));
+    add(
+        slot::OUT,
+        if adds { Role::InOut } else { Role::Out },
+        format!("f32 [rows][{}]", operation.out_width()),
+    );
     match operation {
         Operation::Linear { k, prologue, epilogue, .. } => {
             if matches!(prologue, Prologue::RmsNorm { .. }) {

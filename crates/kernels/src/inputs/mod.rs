@@ -85,9 +85,10 @@ impl CaseInputs {
 
     /// The packed weights of `operation`.
     pub fn weights(&self, operation: &Operation) -> Result<&[u8], KernelError> {
-        let (layout, n, k) = operation
-            .weight()
-            .ok_or_else(|| KernelError::Case { slot: name_of(slot::W), what: "the operation has no weights".into() })?;
+        let (layout, n, k) = operation.weight().ok_or_else(|| KernelError::Case {
+            slot: name_of(slot::W),
+            what: "the operation has no weights".into(),
+        })?;
         self.bytes(slot::W, layout.bytes(n as usize, k as usize))
     }
 
@@ -116,8 +117,21 @@ fn wrong(slot: usize, due: &str, found: Option<&Tensor>) -> KernelError {
 /// Name of a slot, for messages and docs.
 pub fn name_of(slot: usize) -> &'static str {
     const NAMES: [&str; 15] = [
-        "X", "W", "OUT", "NORM", "BIAS", "Q_NORM", "K_NORM", "ROPE", "K_CACHE", "V_CACHE", "POSITIONS", "SLOTS",
-        "ROW_SEQUENCE", "BLOCK_TABLES", "TOKENS",
+        "X",
+        "W",
+        "OUT",
+        "NORM",
+        "BIAS",
+        "Q_NORM",
+        "K_NORM",
+        "ROPE",
+        "K_CACHE",
+        "V_CACHE",
+        "POSITIONS",
+        "SLOTS",
+        "ROW_SEQUENCE",
+        "BLOCK_TABLES",
+        "TOKENS",
     ];
     NAMES.get(slot).copied().unwrap_or("unused slot")
 }

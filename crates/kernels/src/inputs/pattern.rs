@@ -62,12 +62,16 @@ impl Pattern {
     /// Patterns that say something about this operation.
     pub fn of(operation: &Operation) -> Vec<Pattern> {
         let applies = |p: &Pattern| match operation {
-            Operation::Attention { .. } => !matches!(p, Pattern::Ties | Pattern::Saturating | Pattern::Denormal),
+            Operation::Attention { .. } => {
+                !matches!(p, Pattern::Ties | Pattern::Saturating | Pattern::Denormal)
+            }
             Operation::Linear { activation, .. } => match p {
                 Pattern::Ties | Pattern::Saturating => matches!(activation, Activation::I8 | Activation::I16),
                 p => !p.attention_only(),
             },
-            Operation::Embed { .. } => matches!(p, Pattern::Normal | Pattern::ZeroRows | Pattern::Huge | Pattern::Tiny),
+            Operation::Embed { .. } => {
+                matches!(p, Pattern::Normal | Pattern::ZeroRows | Pattern::Huge | Pattern::Tiny)
+            }
             _ => !p.attention_only() && !matches!(p, Pattern::Ties | Pattern::Saturating),
         };
         Self::ALL.into_iter().filter(applies).collect()
@@ -164,7 +168,9 @@ pub(super) fn rows(draw: &mut Draw, pattern: Pattern, rows: usize, width: usize,
         let size = 2.0f32.powi(draw.below(7) as i32 - 3);
         let from = out.len();
         match pattern {
-            Pattern::Normal | Pattern::EqualKeys | Pattern::NearEqualLogits => out.extend(draw.normals(width, 1.0)),
+            Pattern::Normal | Pattern::EqualKeys | Pattern::NearEqualLogits => {
+                out.extend(draw.normals(width, 1.0))
+            }
             Pattern::Outliers => {
                 out.extend(draw.normals(width, size));
                 for c in &outliers {
@@ -176,7 +182,9 @@ pub(super) fn rows(draw: &mut Draw, pattern: Pattern, rows: usize, width: usize,
                 out.extend(std::iter::repeat_n(0.0, width));
                 out[from + draw.below(width)] = if draw.coin() { size } else { -size };
             }
-            Pattern::Alternating => out.extend((0..width).map(|i| if (i + r) % 2 == 0 { size } else { -size })),
+            Pattern::Alternating => {
+                out.extend((0..width).map(|i| if (i + r) % 2 == 0 { size } else { -size }))
+            }
             Pattern::Blocks => {
                 for i in 0..width {
                     let factor = [0.0, 8.0, 1e-3][(i / 32 + r) % 3];
@@ -184,7 +192,7 @@ pub(super) fn rows(draw: &mut Draw, pattern: Pattern, rows: usize, width: usize,
                 }
             }
             Pattern::ZeroRows => {
-                let factor = if (r + draw.below(2)) % 2 == 0 { 0.0 } else { 1.0 };
+                let factor = if (r + draw.below(2)).is_multiple_of(2) { 0.0 } else { 1.0 };
                 out.extend(draw.normals(width, factor));
             }
             Pattern::Huge => out.extend(draw.normals(width, extent.huge)),

@@ -53,8 +53,9 @@ pub(super) fn sequences(draw: &mut Draw, batch: Batch, rows: u32, block_tokens: 
     draw.shuffle(&mut names);
     // Entries past the end of a sequence mean nothing: stale pages or no page at all.
     let stale = draw.coin();
-    let mut tables: Vec<u32> =
-        (0..count as u32 * max_blocks).map(|_| if stale { draw.below(pages as usize) as u32 } else { u32::MAX }).collect();
+    let mut tables: Vec<u32> = (0..count as u32 * max_blocks)
+        .map(|_| if stale { draw.below(pages as usize) as u32 } else { u32::MAX })
+        .collect();
     let mut out = Sequences {
         positions: vec![],
         row_sequence: vec![],
@@ -83,12 +84,16 @@ pub(super) fn sequences(draw: &mut Draw, batch: Batch, rows: u32, block_tokens: 
 
 fn parts(draw: &mut Draw, batch: Batch, rows: u32, block_tokens: u32) -> Vec<Part> {
     match batch {
-        Batch::DecodeAt { context } => (0..rows).map(|_| Part { past: context.max(1) - 1, rows: 1 }).collect(),
+        Batch::DecodeAt { context } => {
+            (0..rows).map(|_| Part { past: context.max(1) - 1, rows: 1 }).collect()
+        }
         Batch::Prefill { past } => vec![Part { past, rows }],
         Batch::Decode { context } => {
             let mut edges = edges(context, block_tokens);
             draw.shuffle(&mut edges);
-            let mut past = |i: u32| edges.get(i as usize).copied().unwrap_or_else(|| draw.below(context as usize) as u32);
+            let mut past = |i: u32| {
+                edges.get(i as usize).copied().unwrap_or_else(|| draw.below(context as usize) as u32)
+            };
             (0..rows).map(|i| Part { past: past(i), rows: 1 }).collect()
         }
         Batch::Mixed { context } => {

@@ -73,7 +73,7 @@ fn affine(
             _ => {}
         }
         for c in 0..nb {
-            let dead = pattern == Pattern::ZeroRows && (r / records * nb + c) % 3 == 0;
+            let dead = pattern == Pattern::ZeroRows && (r / records * nb + c).is_multiple_of(3);
             let sign = if draw.below(8) == 0 { -1.0 } else { 1.0 };
             let scale = if c >= used || dead { 0.0 } else { sign * base * draw.uniform(0.5, 1.5) };
             let min = if c >= used || dead { 0.0 } else { -scale * middle * draw.uniform(0.8, 1.2) };

@@ -70,7 +70,8 @@ impl Class {
 
     /// Symmetric integers in groups. The common factor cancels in `x / d`; what is left of it scales the whole row.
     fn grouped(&self, x: Vec<f64>, limit: f64, own: f64, common: f64) -> ActivationRow {
-        let mut row = ActivationRow { value: Vec::with_capacity(x.len()), doubt: Vec::with_capacity(x.len()), common };
+        let mut row =
+            ActivationRow { value: Vec::with_capacity(x.len()), doubt: Vec::with_capacity(x.len()), common };
         // Element and maximum each carry `own`; d, 1/d and their product with x are rounded.
         let ratio_doubt = 2.0 * own + 4.0 * U;
         let floor = ACTIVATION_FLOOR as f64;
@@ -79,7 +80,12 @@ impl Class {
             let d = max / limit;
             for v in group {
                 let (value, doubt) = if self.rounding == Rounding::None {
-                    (*v, d / 2.0 + (ratio_doubt + own) * v.abs() + if max < 2.0 * floor { v.abs() } else { 0.0 })
+                    (
+                        *v,
+                        d / 2.0
+                            + (ratio_doubt + own) * v.abs()
+                            + if max < 2.0 * floor { v.abs() } else { 0.0 },
+                    )
                 } else if max < floor * (1.0 - 1e-4) || max == 0.0 {
                     (0.0, 0.0)
                 } else if max < floor * (1.0 + 1e-4) {
@@ -108,7 +114,11 @@ impl Class {
             let y = bf16::from_f64(v).to_f64();
             if y.abs() < UNDERFLOW { 0.0 } else { y }
         };
-        let mut row = ActivationRow { value: Vec::with_capacity(x.len()), doubt: Vec::with_capacity(x.len()), common: 0.0 };
+        let mut row = ActivationRow {
+            value: Vec::with_capacity(x.len()),
+            doubt: Vec::with_capacity(x.len()),
+            common: 0.0,
+        };
         for v in x {
             let (low, high) = (round(v * (1.0 - relative)), round(v * (1.0 + relative)));
             if self.rounding == Rounding::None {

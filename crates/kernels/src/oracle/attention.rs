@@ -8,6 +8,7 @@ use crate::tolerance::{Bounded, EXP_ERROR, U, UNDERFLOW};
 use half::{bf16, f16};
 use plan::operation::{int, slot};
 use plan::{KvDtype, KvLayout, Operation};
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn attention(
     operation: &Operation,
@@ -23,29 +24,59 @@ pub(super) fn attention(
     let cache = Cache { layout: *kv, kv_heads: *kv_heads as usize, dim: *head_dim as usize, keys, values };
     let tables = Tables::read(inputs, kv)?;
 
-    let mut needed: Vec<u32> = at.columns.iter().map(|c| c / head_dim).collect();
-    needed.sort_unstable();
-    needed.dedup();
-    let dim = cache.dim;
-    let mut results = vec![Bounded::default(); at.rows.len() * needed.len() * dim];
-    let work = results.len() * tables.longest();
-    for_each_chunk(&mut results, dim, work, |i, out| {
-        let (row, head) = (at.rows[i / needed.len()] as usize, needed[i % needed.len()] as usize);
-        let query = &queries[row * width + head * dim..][..dim];
-        let kv_head = head / (heads / kv_heads) as usize;
-        let last = tables.positions[row] as usize;
-        let first = window.map_or(0, |w| (last + 1).saturating_sub(w as usize));
-        let places: Vec<Place> = (first..=last).map(|t| tables.place(row, t)).collect();
-        cache.attend(query, kv_head, &places, out);
-    });
-    let mut out = Vec::with_capacity(at.rows.len() * at.columns.len());
-    for row in results.chunks(needed.len() * dim).take(at.rows.len()) {
-        for column in at.columns {
-            let head = needed.binary_search(&(column / head_dim)).unwrap_or_default();
-            out.push(row[head * dim + *column as usize % dim]);
+    let shared = heads / kv_heads;
+    let needed: BTreeSet<u32> = at.columns.iter().map(|c| c / head_dim).collect();
+    // One task for each sequence and KV head: its keys and values are gathered once.
+    let mut tasks: Vec<Task> = Vec::new();
+    for (i, row) in at.rows.iter().enumerate() {
+        for head in &needed {
+            let (sequence, kv_head) = (tables.sequences[*row as usize], head / shared);
+            let at = tasks.iter().position(|t| t.sequence == sequence && t.kv_head == kv_head);
+            let task = at.unwrap_or_else(|| {
+                tasks.push(Task { sequence, kv_head, work: vec![], results: vec![] });
+                tasks.len() - 1
+            });
+            tasks[task].work.push((i, *row as usize, *head as usize));
         }
     }
+    let dim = cache.dim;
+    let work = at.rows.len() * needed.len() * dim * tables.longest();
+    for_each_chunk(&mut tasks, 1, work, |_, tasks| {
+        for task in tasks {
+            let end =
+                task.work.iter().map(|(_, row, _)| tables.positions[*row] as usize + 1).max().unwrap_or(0);
+            let (_, any_row, _) = task.work[0];
+            let tokens = cache.gather(task.kv_head as usize, (0..end).map(|t| tables.place(any_row, t)));
+            for (_, row, head) in &task.work {
+                let last = tables.positions[*row] as usize;
+                let first = window.map_or(0, |w| (last + 1).saturating_sub(w as usize));
+                let query = &queries[row * width + head * dim..][..dim];
+                task.results.push(tokens.attend(query, first..last + 1));
+            }
+        }
+    });
+    let mut by_row = vec![BTreeMap::new(); at.rows.len()];
+    for task in tasks {
+        for ((i, _, head), result) in task.work.into_iter().zip(task.results) {
+            by_row[i].insert(head, result);
+        }
+    }
+    let pick = |row: &BTreeMap<usize, Vec<Bounded>>, column: &u32| {
+        row.get(&((column / head_dim) as usize))
+            .map_or(Bounded::default(), |head| head[*column as usize % dim])
+    };
+    let out = by_row.iter().flat_map(|row| at.columns.iter().map(move |c| pick(row, c))).collect();
     Ok(at.outputs(out, vec![]))
+}
+
+/// Rows and heads that read the same keys and values.
+struct Task {
+    sequence: u32,
+    kv_head: u32,
+    /// Index in the selection, row, query head.
+    work: Vec<(usize, usize, usize)>,
+    /// `[head_dim]` for each of them.
+    results: Vec<Vec<Bounded>>,
 }
 
 /// Where a token lies.
@@ -77,8 +108,8 @@ impl<'a> Tables<'a> {
             let what = format!("{all} entries for {count} sequences of {blocks}");
             return Err(KernelError::Case { slot: "BLOCK_TABLES", what });
         }
-        for row in 0..rows {
-            let position = positions[row] as usize;
+        for (row, position) in positions.iter().enumerate() {
+            let position = *position as usize;
             if position >= blocks * block_tokens {
                 let what = format!("position {position} is beyond {blocks} pages of {block_tokens}");
                 return Err(KernelError::Case { slot: "POSITIONS", what });
@@ -125,59 +156,91 @@ impl Cache<'_> {
         element(self.layout.dtype, self.values, index)
     }
 
-    fn attend(&self, query: &[f32], head: usize, places: &[Place], out: &mut [Bounded]) {
-        let scale = 1.0 / (self.dim as f64).sqrt();
-        let block = self.layout.block_tokens as usize;
-        // Scores, each with its absolute error.
-        let scores: Vec<Bounded> = places
-            .iter()
-            .map(|at| {
-                let mut s = Bounded::default();
-                for (d, q) in query.iter().enumerate() {
-                    let product = *q as f64 * self.key(head, at, d);
-                    s.value += product;
-                    s.error += U * (product.abs() + s.value.abs());
-                }
-                Bounded { value: s.value * scale, error: s.error * scale }.rounded(3.0)
-            })
-            .collect();
+    /// Keys and values of the tokens at `places`, for one KV head.
+    fn gather(&self, head: usize, places: impl Iterator<Item = Place>) -> Tokens {
+        let mut tokens =
+            Tokens { dim: self.dim, block: self.layout.block_tokens as usize, keys: vec![], values: vec![] };
+        for at in places {
+            tokens.keys.extend((0..self.dim).map(|d| self.key(head, &at, d)));
+            tokens.values.extend((0..self.dim).map(|d| self.value(head, &at, d)));
+        }
+        tokens
+    }
+}
+
+/// Keys and values of one sequence and KV head, `[tokens][head_dim]`, exact.
+struct Tokens {
+    dim: usize,
+    /// Tokens of a page.
+    block: usize,
+    keys: Vec<f64>,
+    values: Vec<f64>,
+}
+
+impl Tokens {
+    fn attend(&self, query: &[f32], seen: std::ops::Range<usize>) -> Vec<Bounded> {
+        let keys = &self.keys[seen.start * self.dim..seen.end * self.dim];
+        let values = &self.values[seen.start * self.dim..seen.end * self.dim];
+        let scores: Vec<Bounded> = keys.chunks_exact(self.dim).map(|key| score(query, key)).collect();
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(s.value));
         let weights: Vec<f64> = scores.iter().map(|s| (s.value - max).exp()).collect();
         let total: f64 = weights.iter().sum();
         // Relative error of a weight: its score, the rounded difference to the maximum, the exponential, and for every page
         // that may follow a correction (its exponential, its rounded argument, its product).
-        let pages = places.len().div_ceil(block) as f64 + 1.0;
-        let doubts: Vec<f64> = scores
-            .iter()
-            .map(|s| {
-                let shift = (max - s.value).min(100.0);
-                (s.error + 2.0 * U * shift + EXP_ERROR + pages * (EXP_ERROR + 2.0 * U)).exp_m1()
-            })
-            .collect();
-        let doubt_total: f64 = weights.iter().zip(&doubts).map(|(w, d)| w * d).sum();
-        let sum_error = ((block / 16 + 4) as f64 + 2.0 * pages) * U;
-        for (d, out) in out.iter_mut().enumerate() {
-            let values: Vec<f64> = places.iter().map(|at| self.value(head, at, d)).collect();
-            let (mut sum, mut rounding) = (0.0f64, 0.0f64);
-            for ((i, w), v) in weights.iter().enumerate().zip(&values) {
-                sum += w * v;
-                rounding += U * (sum.abs() + (w * v).abs());
-                if i % block == 0 {
-                    rounding += 2.0 * U * sum.abs();
-                }
+        let pages = scores.len().div_ceil(self.block) as f64 + 1.0;
+        let doubt = |(s, w): (&Bounded, &f64)| {
+            let shift = (max - s.value).min(100.0);
+            w * (s.error + 2.0 * U * shift + EXP_ERROR + pages * (EXP_ERROR + 2.0 * U)).exp_m1()
+        };
+        let doubts: Vec<f64> = scores.iter().zip(&weights).map(doubt).collect();
+        let doubt_total: f64 = doubts.iter().sum();
+
+        let mut sums = vec![Bounded::default(); self.dim];
+        for ((t, w), value) in weights.iter().enumerate().zip(values.chunks_exact(self.dim)) {
+            let again = if t % self.block == 0 { 3.0 } else { 1.0 };
+            for (sum, v) in sums.iter_mut().zip(value) {
+                sum.value += w * v;
+                sum.error += U * (again * sum.value.abs() + (w * v).abs());
             }
-            let value = sum / total;
-            let moved: f64 = weights.iter().zip(&doubts).zip(&values).map(|((w, e), v)| w * e * (v - value).abs()).sum();
-            let largest = values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
-            // Whatever the weights are, the result is a mean of the values.
-            let spread = values.iter().fold(0.0f64, |m, v| m.max((v - value).abs()));
-            let moved = if doubt_total < total { (moved / (total - doubt_total)).min(spread) } else { spread };
-            // Weights below the range of the exponential come out as 2^-126 at least.
-            let clamped = places.len() as f64 * 2.0 * UNDERFLOW * (largest + 1.0);
-            let error = moved + rounding / total * 1.01 + (sum_error + 4.0 * U) * value.abs() + clamped;
-            *out = Bounded { value, error };
         }
+        let means: Vec<f64> = sums.iter().map(|s| s.value / total).collect();
+        let mut moved = vec![0.0f64; self.dim];
+        let mut spread = vec![0.0f64; self.dim];
+        for (doubt, value) in doubts.iter().zip(values.chunks_exact(self.dim)) {
+            for (((moved, spread), v), mean) in moved.iter_mut().zip(&mut spread).zip(value).zip(&means) {
+                let away = (v - mean).abs();
+                *moved += doubt * away;
+                *spread = if away > *spread { away } else { *spread };
+            }
+        }
+        let sum_error = ((self.block / 16 + 4) as f64 + 2.0 * pages) * U;
+        let finish = |d: usize| {
+            // Whatever the weights are, the result is a mean of the values.
+            let moved = if doubt_total < total {
+                (moved[d] / (total - doubt_total)).min(spread[d])
+            } else {
+                spread[d]
+            };
+            // Weights below the range of the exponential come out as 2^-126 at least.
+            let clamped = scores.len() as f64 * 2.0 * UNDERFLOW * (spread[d] + means[d].abs() + 1.0);
+            let error =
+                moved + sums[d].error / total * 1.01 + (sum_error + 4.0 * U) * means[d].abs() + clamped;
+            Bounded { value: means[d], error }
+        };
+        (0..self.dim).map(finish).collect()
     }
+}
+
+/// Scaled product of a query and a key, summed in order with its running error.
+fn score(query: &[f32], key: &[f64]) -> Bounded {
+    let mut s = Bounded::default();
+    for (q, k) in query.iter().zip(key) {
+        let product = *q as f64 * k;
+        s.value += product;
+        s.error += U * (product.abs() + s.value.abs());
+    }
+    let scale = 1.0 / (query.len() as f64).sqrt();
+    Bounded { value: s.value * scale, error: s.error * scale }.rounded(3.0)
 }
 
 /// Element of a cache, exact.

@@ -29,7 +29,14 @@ impl fmt::Display for Mismatch {
         write!(
             f,
             "{} row {} column {}: {:e} where {:e} +- {:e} is right ({} of {} wrong)",
-            self.tensor, self.row, self.column, self.got, self.want.value, self.want.error, self.wrong, self.compared
+            self.tensor,
+            self.row,
+            self.column,
+            self.got,
+            self.want.value,
+            self.want.error,
+            self.wrong,
+            self.compared
         )
     }
 }
@@ -86,7 +93,8 @@ fn written_cache(operation: &Operation) -> Option<&QkvRope> {
 /// Element index of `[pages][kv_heads][head_dim][block_tokens]`.
 pub(crate) fn key_index(qkv: &QkvRope, slot: u32, head: u32, d: u32) -> usize {
     let tokens = qkv.kv.block_tokens;
-    let line = ((slot / tokens) as usize * qkv.kv_heads as usize + head as usize) * qkv.head_dim as usize + d as usize;
+    let line = ((slot / tokens) as usize * qkv.kv_heads as usize + head as usize) * qkv.head_dim as usize
+        + d as usize;
     line * tokens as usize + (slot % tokens) as usize
 }
 
@@ -157,7 +165,15 @@ impl Tally {
                 let (got, want) = (element(qkv.kv.dtype, after, i), element(qkv.kv.dtype, before, i));
                 let column = (i * width) as u64;
                 let want = Bounded::exact(want);
-                self.first.get_or_insert(Mismatch { tensor, row: u32::MAX, column, got, want, wrong: 0, compared: 0 });
+                self.first.get_or_insert(Mismatch {
+                    tensor,
+                    row: u32::MAX,
+                    column,
+                    got,
+                    want,
+                    wrong: 0,
+                    compared: 0,
+                });
             }
         }
     }

@@ -5,7 +5,7 @@
 //! but for probability `p` (Hoeffding), here 1e-12. A row with wrong columns departs by the size of their errors' norm.
 
 use super::activation::{ActivationRow, activations};
-use super::weights::{group_at, weight_at};
+use super::weights::{group_at, weights_of};
 use super::{Rounding, supported};
 use crate::error::KernelError;
 use crate::inputs::CaseInputs;
@@ -49,7 +49,11 @@ impl Projection {
     }
 
     fn worse(self, other: Self) -> Self {
-        if !other.passes() || other.difference / other.tolerance > self.difference / self.tolerance { other } else { self }
+        if !other.passes() || other.difference / other.tolerance > self.difference / self.tolerance {
+            other
+        } else {
+            self
+        }
     }
 }
 
@@ -63,7 +67,9 @@ impl Freivalds {
             operation: operation.to_string(),
             what: "only plain linear outputs can be projected".into(),
         };
-        let Operation::Linear { n, k, epilogue: Epilogue::Store | Epilogue::Add, weight, activation, .. } = operation else {
+        let Operation::Linear { n, k, epilogue: Epilogue::Store | Epilogue::Add, weight, activation, .. } =
+            operation
+        else {
             return Err(unsupported());
         };
         let (n, k) = (*n as usize, *k as usize);
@@ -78,26 +84,33 @@ impl Freivalds {
         let mut projected = vec![[0.0f64; PROJECTIONS]; k];
         let mut squares = 0.0f64;
         for (row, sign) in signs.iter().enumerate() {
-            for (i, p) in projected.iter_mut().enumerate() {
-                let w = weight_at(weight, k, weights, row, i);
+            let w = weights_of(weight, k, weights, row);
+            for (p, w) in projected.iter_mut().zip(&w) {
                 for (p, sign) in p.iter_mut().zip(sign) {
                     *p += sign * w;
                 }
-                let term = match weight.format {
-                    WeightFormat::Affine { group, zero: Zero::Stored, .. } if integers => {
-                        let (_, min) = group_at(weight, k, weights, row, i / group as usize);
-                        (w - min).abs() + min.abs()
-                    }
-                    _ => w.abs(),
-                };
-                squares += term * term;
             }
+            squares += match weight.format {
+                WeightFormat::Affine { group, zero: Zero::Stored, .. } if integers => {
+                    let term = |(g, w): (usize, &[f64])| {
+                        let (_, min) = group_at(weight, k, weights, row, g);
+                        w.iter().map(|w| ((w - min).abs() + min.abs()).powi(2)).sum::<f64>()
+                    };
+                    w.chunks(group as usize).enumerate().map(term).sum::<f64>()
+                }
+                _ => w.iter().map(|w| w * w).sum::<f64>(),
+            };
         }
         Ok(Self { operation: *operation, signs, projected, norm: squares.sqrt() })
     }
 
     /// Checks rows of an output `[rows][n]` against the inputs of the call.
-    pub fn check(&self, inputs: &CaseInputs, out: &[f32], rows: &[u32]) -> Result<Vec<Projection>, KernelError> {
+    pub fn check(
+        &self,
+        inputs: &CaseInputs,
+        out: &[f32],
+        rows: &[u32],
+    ) -> Result<Vec<Projection>, KernelError> {
         let n = self.signs.len();
         if out.len() != inputs.rows as usize * n || rows.iter().any(|r| *r >= inputs.rows) {
             let what = format!("{} elements where [{}][{n}] are due", out.len(), inputs.rows);
@@ -108,14 +121,26 @@ impl Freivalds {
         let activations = activations(&self.operation, inputs, rows, Rounding::Class)?;
         let check_row = |(row, x): (&u32, &ActivationRow)| {
             let at = *row as usize * n..(*row as usize + 1) * n;
-            let each = (0..PROJECTIONS).map(|p| self.project(p, *row, x, &out[at.clone()], before.map(|b| &b[at.clone()])));
-            each.reduce(Projection::worse).unwrap_or(Projection { row: *row, difference: f64::NAN, tolerance: 0.0 })
+            let each = (0..PROJECTIONS)
+                .map(|p| self.project(p, *row, x, &out[at.clone()], before.map(|b| &b[at.clone()])));
+            each.reduce(Projection::worse).unwrap_or(Projection {
+                row: *row,
+                difference: f64::NAN,
+                tolerance: 0.0,
+            })
         };
         Ok(rows.iter().zip(&activations).map(check_row).collect())
     }
 
     /// Projection `p` of one row `y`; `before` is what the operation added to.
-    fn project(&self, p: usize, row: u32, x: &ActivationRow, y: &[f32], before: Option<&[f32]>) -> Projection {
+    fn project(
+        &self,
+        p: usize,
+        row: u32,
+        x: &ActivationRow,
+        y: &[f32],
+        before: Option<&[f32]>,
+    ) -> Projection {
         let dot = |y: &[f32]| y.iter().zip(&self.signs).map(|(y, r)| *y as f64 * r[p]).sum::<f64>();
         let norm = |y: &[f32]| y.iter().map(|y| (*y as f64).powi(2)).sum::<f64>().sqrt();
         let want: f64 = x.value.iter().zip(&self.projected).map(|(x, w)| x * w[p]).sum();

@@ -2,7 +2,7 @@
 
 use super::activation::{ActivationRow, activations};
 use super::rope::{Heads, qkv_epilogue};
-use super::weights::{group_at, quant_at, weight_at};
+use super::weights::{group_at, quants_of, weights_of};
 use super::{CaseOutputs, Rounding, Selection, floored};
 use crate::error::KernelError;
 use crate::inputs::CaseInputs;
@@ -23,7 +23,9 @@ pub(super) fn linear(
     at: Selection<'_>,
     rounding: Rounding,
 ) -> Result<CaseOutputs, KernelError> {
-    let Operation::Linear { n, epilogue, weight, .. } = operation else { return Ok(at.outputs(vec![], vec![])) };
+    let Operation::Linear { n, epilogue, weight, .. } = operation else {
+        return Ok(at.outputs(vec![], vec![]));
+    };
     let rows = activations(operation, inputs, at.rows, rounding)?;
     match epilogue {
         Epilogue::Store => Ok(at.outputs(project(operation, inputs, &rows, at.columns)?, vec![])),
@@ -37,7 +39,8 @@ pub(super) fn linear(
             Ok(at.outputs(out, vec![]))
         }
         Epilogue::SiluGate => {
-            let packed = |c: u32, up: u32| (2 * (c / weight.n_block) + up) * weight.n_block + c % weight.n_block;
+            let packed =
+                |c: u32, up: u32| (2 * (c / weight.n_block) + up) * weight.n_block + c % weight.n_block;
             let columns: Vec<u32> = at.columns.iter().flat_map(|c| [packed(*c, 0), packed(*c, 1)]).collect();
             let both = project(operation, inputs, &rows, &columns)?;
             let out = both.chunks_exact(2).map(|y| floored(tolerance::silu(y[0]).times(y[1]))).collect();
@@ -105,12 +108,12 @@ impl Matrix<'_> {
             tile.minima = vec![[0.0; TILE]; groups];
         }
         for (c, n) in columns.iter().map(|n| *n as usize).enumerate() {
-            for k in 0..self.k {
-                tile.factors[k][c] = if self.integer() {
-                    quant_at(&self.layout, self.k, self.bytes, n, k) as f64
-                } else {
-                    weight_at(&self.layout, self.k, self.bytes, n, k)
-                };
+            if self.integer() {
+                let quants = quants_of(&self.layout, self.k, self.bytes, n);
+                tile.factors.iter_mut().zip(quants).for_each(|(f, q)| f[c] = f64::from(q));
+            } else {
+                let weights = weights_of(&self.layout, self.k, self.bytes, n);
+                tile.factors.iter_mut().zip(weights).for_each(|(f, w)| f[c] = w);
             }
             for g in 0..tile.scales.len() {
                 (tile.scales[g][c], tile.minima[g][c]) = group_at(&self.layout, self.k, self.bytes, n, g);
@@ -144,7 +147,9 @@ impl Matrix<'_> {
 
     /// Exact sums within a group; each group adds one term, or two with stored minima.
     fn grouped_sums(&self, tile: &Tile, row: &ActivationRow) -> [Bounded; TILE] {
-        let WeightFormat::Affine { bits, group, zero } = self.layout.format else { return [Bounded::default(); TILE] };
+        let WeightFormat::Affine { bits, group, zero } = self.layout.format else {
+            return [Bounded::default(); TILE];
+        };
         let group = group as usize;
         let offset = match zero {
             Zero::Stored => 0.0,

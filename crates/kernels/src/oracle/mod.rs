@@ -13,8 +13,8 @@ mod rope;
 pub(crate) mod tests;
 mod weights;
 
-pub(crate) use check::{key_index, value_index};
 pub use check::{Mismatch, check};
+pub(crate) use check::{key_index, value_index};
 pub use freivalds::{Freivalds, Projection};
 pub use weights::weight_at;
 
@@ -22,7 +22,7 @@ use crate::error::KernelError;
 use crate::inputs::CaseInputs;
 use crate::tolerance::{self, Bounded, U, UNDERFLOW};
 use plan::operation::slot;
-use plan::{Activation, Epilogue, Operation, Prologue, WeightFormat};
+use plan::{Activation, Epilogue, Operation, Prologue, WeightFormat, WeightLayout};
 
 /// What a call must produce, for some rows and columns of `OUT` and the cache entries that belong to them.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +98,9 @@ pub fn oracle_with(
         Operation::RopeKv(qkv) => rope::rope_kv(qkv, inputs, selection),
         Operation::Attention { .. } => attention::attention(operation, inputs, selection),
         Operation::Embed { .. } => embed(operation, inputs, selection),
-        Operation::RmsNorm { eps_bits, .. } => rms_norm(operation, f32::from_bits(*eps_bits), inputs, selection),
+        Operation::RmsNorm { eps_bits, .. } => {
+            rms_norm(operation, f32::from_bits(*eps_bits), inputs, selection)
+        }
         Operation::SiluGate { ffn } => silu_gate(*ffn, inputs, selection),
     }
 }
@@ -123,7 +125,12 @@ pub fn supported(operation: &Operation) -> Result<(), KernelError> {
         Operation::Linear { n, weight, activation, epilogue, .. } => {
             let affine = matches!(weight.format, WeightFormat::Affine { .. });
             match activation {
-                Activation::I8 | Activation::I16 if !affine => return fail("integer activations need affine weights".into()),
+                Activation::I8 | Activation::I16 if !affine => {
+                    return fail("integer activations need affine weights".into());
+                }
+                Activation::I8 | Activation::I16 if !sums_fit(weight, *activation) => {
+                    return fail("sums of a group do not fit int32".into());
+                }
                 Activation::Bf16 if weight.format != WeightFormat::Bf16 => {
                     return fail("bf16 activations need bf16 weights".into());
                 }
@@ -154,11 +161,18 @@ pub fn supported(operation: &Operation) -> Result<(), KernelError> {
     }
 }
 
+/// Whether the integer sum of a group fits int32 whatever the values are.
+fn sums_fit(weight: &WeightLayout, activation: Activation) -> bool {
+    let WeightFormat::Affine { bits, group, .. } = weight.format else { return false };
+    let limit = if activation == Activation::I8 { 127 } else { 16256 };
+    u64::from(group) * ((1u64 << bits) - 1) * limit <= i32::MAX as u64
+}
+
 fn heads_fit(heads: u32, kv_heads: u32, head_dim: u32) -> Result<(), String> {
-    if kv_heads == 0 || heads == 0 || heads % kv_heads != 0 {
+    if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
         return Err(format!("{heads} query heads do not share {kv_heads} key heads evenly"));
     }
-    if head_dim == 0 || head_dim % 2 != 0 {
+    if head_dim == 0 || !head_dim.is_multiple_of(2) {
         return Err(format!("head_dim {head_dim} is not even"));
     }
     Ok(())
@@ -178,11 +192,16 @@ impl Selection<'_> {
 }
 
 fn embed(operation: &Operation, inputs: &CaseInputs, at: Selection<'_>) -> Result<CaseOutputs, KernelError> {
-    let Some((layout, vocab, hidden)) = operation.weight() else { return supported(operation).map(|()| at.outputs(vec![], vec![])) };
+    let Some((layout, vocab, hidden)) = operation.weight() else {
+        return supported(operation).map(|()| at.outputs(vec![], vec![]));
+    };
     let bytes = inputs.weights(operation)?;
     let tokens = inputs.u32(slot::TOKENS, inputs.rows as usize)?;
     if let Some(token) = tokens.iter().find(|t| **t >= vocab) {
-        return Err(KernelError::Case { slot: "TOKENS", what: format!("token {token} of a vocabulary of {vocab}") });
+        return Err(KernelError::Case {
+            slot: "TOKENS",
+            what: format!("token {token} of a vocabulary of {vocab}"),
+        });
     }
     let mut out = Vec::with_capacity(at.rows.len() * at.columns.len());
     for row in at.rows {
@@ -195,7 +214,12 @@ fn embed(operation: &Operation, inputs: &CaseInputs, at: Selection<'_>) -> Resul
     Ok(at.outputs(out, vec![]))
 }
 
-fn rms_norm(operation: &Operation, eps: f32, inputs: &CaseInputs, at: Selection<'_>) -> Result<CaseOutputs, KernelError> {
+fn rms_norm(
+    operation: &Operation,
+    eps: f32,
+    inputs: &CaseInputs,
+    at: Selection<'_>,
+) -> Result<CaseOutputs, KernelError> {
     let width = operation.in_width() as usize;
     let x = inputs.f32(slot::X, inputs.rows as usize * width)?;
     let weight = inputs.f32(slot::NORM, width)?;

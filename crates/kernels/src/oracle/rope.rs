@@ -34,7 +34,11 @@ impl Heads {
 }
 
 /// RopeKv: `X` is the unrotated QKV.
-pub(super) fn rope_kv(qkv: &QkvRope, inputs: &CaseInputs, at: Selection<'_>) -> Result<CaseOutputs, KernelError> {
+pub(super) fn rope_kv(
+    qkv: &QkvRope,
+    inputs: &CaseInputs,
+    at: Selection<'_>,
+) -> Result<CaseOutputs, KernelError> {
     let width = ((qkv.heads + 2 * qkv.kv_heads) * qkv.head_dim) as usize;
     let x = inputs.f32(slot::X, inputs.rows as usize * width)?;
     let heads = Heads::of(qkv, at.columns);
@@ -68,7 +72,8 @@ pub(super) fn qkv_epilogue(
             out.push(floored(queries[head][*column as usize % dim]));
         }
         for (head, pair) in heads.kv.iter().zip(kv.chunks(2)) {
-            let store = |x: &Vec<Bounded>| x.iter().map(|x| tolerance::stored(floored(*x), qkv.kv.dtype)).collect();
+            let store =
+                |x: &Vec<Bounded>| x.iter().map(|x| tolerance::stored(floored(*x), qkv.kv.dtype)).collect();
             cache.push(CacheEntry {
                 row: *row,
                 slot: side.slots[*row as usize],
@@ -107,11 +112,17 @@ impl<'a> Side<'a> {
         let context = inputs.tensors.get(&slot::ROPE).map_or(0, |t| t.bytes().len() / 4 / dim);
         let rope = inputs.f32(slot::ROPE, context * dim)?;
         if let Some(p) = positions.iter().find(|p| **p as usize >= context) {
-            return Err(KernelError::Case { slot: "POSITIONS", what: format!("{p} is beyond the rope table of {context}") });
+            return Err(KernelError::Case {
+                slot: "POSITIONS",
+                what: format!("{p} is beyond the rope table of {context}"),
+            });
         }
         let tokens = inputs.pages() * qkv.kv.block_tokens as usize;
         if let Some(s) = slots.iter().find(|s| **s as usize >= tokens) {
-            return Err(KernelError::Case { slot: "SLOTS", what: format!("{s} is beyond the cache of {tokens} tokens") });
+            return Err(KernelError::Case {
+                slot: "SLOTS",
+                what: format!("{s} is beyond the cache of {tokens} tokens"),
+            });
         }
         inputs.caches(&qkv.kv, qkv.kv_heads, qkv.head_dim)?;
         Ok(Self { qkv, bias, norms, rope, positions, slots })
@@ -122,7 +133,9 @@ impl<'a> Side<'a> {
         let dim = self.qkv.head_dim as usize;
         let head = start / dim;
         let mut y: Vec<Bounded> = match self.bias {
-            Some(bias) => y.iter().zip(&bias[start..]).map(|(y, b)| y.plus(Bounded::exact(*b as f64))).collect(),
+            Some(bias) => {
+                y.iter().zip(&bias[start..]).map(|(y, b)| y.plus(Bounded::exact(*b as f64))).collect()
+            }
             None => y.to_vec(),
         };
         if head >= (self.qkv.heads + self.qkv.kv_heads) as usize {
@@ -134,7 +147,8 @@ impl<'a> Side<'a> {
         }
         let angles = &self.rope[self.positions[row] as usize * dim..][..dim];
         for i in 0..dim / 2 {
-            (y[i], y[i + dim / 2]) = tolerance::rope_pair(y[i], y[i + dim / 2], angles[i], angles[i + dim / 2]);
+            (y[i], y[i + dim / 2]) =
+                tolerance::rope_pair(y[i], y[i + dim / 2], angles[i], angles[i + dim / 2]);
         }
         y
     }

@@ -15,7 +15,7 @@ fn affine(bits: u8, group: u32, zero: Zero) -> WeightLayout {
 }
 
 fn linear(n: u32, k: u32, epilogue: Epilogue, weight: WeightLayout, activation: Activation) -> Operation {
-    let prologue = if k % 3 == 0 { Prologue::RmsNorm { eps_bits: EPS } } else { Prologue::None };
+    let prologue = if k.is_multiple_of(3) { Prologue::RmsNorm { eps_bits: EPS } } else { Prologue::None };
     Operation::Linear { n, k, prologue, epilogue, weight, activation }
 }
 
@@ -46,8 +46,20 @@ pub(crate) fn operations() -> Vec<Operation> {
         linear(64, 128, Epilogue::Store, bf16_32, Activation::F32),
         linear(96, 192, Epilogue::SiluGate, affine(4, 32, Zero::Stored), Activation::I8),
         linear(64, 128, Epilogue::SiluGate, affine(8, 64, Zero::Midpoint), Activation::I16),
-        linear(256, 192, Epilogue::QkvRope(qkv(false, false, KvDtype::F16)), affine(8, 32, Zero::Midpoint), Activation::I8),
-        linear(256, 192, Epilogue::QkvRope(qkv(true, true, KvDtype::F32)), affine(4, 32, Zero::Stored), Activation::I16),
+        linear(
+            256,
+            192,
+            Epilogue::QkvRope(qkv(false, false, KvDtype::F16)),
+            affine(8, 32, Zero::Midpoint),
+            Activation::I8,
+        ),
+        linear(
+            256,
+            192,
+            Epilogue::QkvRope(qkv(true, true, KvDtype::F32)),
+            affine(4, 32, Zero::Stored),
+            Activation::I16,
+        ),
         linear(256, 128, Epilogue::QkvRope(qkv(true, false, KvDtype::Bf16)), f32_16, Activation::F32),
         Operation::RopeKv(qkv(true, true, KvDtype::F16)),
         Operation::RopeKv(qkv(false, false, KvDtype::F32)),
@@ -62,7 +74,12 @@ pub(crate) fn operations() -> Vec<Operation> {
     ]
 }
 
-fn verdict(operation: &Operation, inputs: &CaseInputs, want: &CaseOutputs, got: &Emulated) -> Result<f64, Mismatch> {
+fn verdict(
+    operation: &Operation,
+    inputs: &CaseInputs,
+    want: &CaseOutputs,
+    got: &Emulated,
+) -> Result<f64, Mismatch> {
     let caches = got.caches.as_ref().map(|(k, v)| (&k[..], &v[..]));
     check(operation, inputs, want, &got.out, caches).unwrap()
 }
@@ -84,7 +101,10 @@ fn honest_outputs_pass_on_every_pattern() {
             let spec = spec(5, pattern, i as u64);
             let inputs = generate(&operation, &spec).unwrap();
             let want = oracle(&operation, &inputs).unwrap();
-            assert!(want.out.iter().all(|y| y.value.is_finite() && y.error.is_finite()), "{operation} {pattern:?}");
+            assert!(
+                want.out.iter().all(|y| y.value.is_finite() && y.error.is_finite()),
+                "{operation} {pattern:?}"
+            );
             for arith in [Arith::Fused, Arith::Separate] {
                 let got = emulate(&operation, arith, &inputs).unwrap();
                 match verdict(&operation, &inputs, &want, &got) {
@@ -95,7 +115,10 @@ fn honest_outputs_pass_on_every_pattern() {
         }
         eprintln!("{operation}: largest error {worst:.3} of its bound");
         // Looking up is exact for most weights; everything else rounds.
-        assert!(worst > 0.0 || matches!(operation, Operation::Embed { .. }), "{operation}: nothing was compared");
+        assert!(
+            worst > 0.0 || matches!(operation, Operation::Embed { .. }),
+            "{operation}: nothing was compared"
+        );
     }
 }
 
@@ -160,14 +183,17 @@ fn planted_errors_of_linear_operations_fail() {
 
         let group = weight.group(k as usize).min(32);
         let dropped = planted(&operation, &inputs, |case| {
-            edit_f32(case, slot::X, |x| x.chunks_mut(k as usize).for_each(|x| x[k as usize - group..].fill(0.0)));
+            edit_f32(case, slot::X, |x| {
+                x.chunks_mut(k as usize).for_each(|x| x[k as usize - group..].fill(0.0))
+            });
         });
         refuse("the last group of k dropped", &dropped);
         if matches!(weight.format, WeightFormat::Affine { .. }) {
             // The scale of the first column's first group, one unit in its tenth bit.
             let scaled = planted(&operation, &inputs, |case| edit_weights(case, |w| w[0] ^= 2));
             refuse("one scale a thousandth off", &scaled);
-            let quant = planted(&operation, &inputs, |case| edit_weights(case, |w| *w.last_mut().unwrap() ^= 1));
+            let quant =
+                planted(&operation, &inputs, |case| edit_weights(case, |w| *w.last_mut().unwrap() ^= 1));
             if weight.refuse(k as usize).is_none() && honest != quant {
                 refuse("one quant one step off", &quant);
             }
@@ -200,7 +226,10 @@ fn planted_errors_of_caches_fail() {
             assert!(verdict(&operation, &inputs, &want, got).is_err(), "{operation}: {what} passed");
         };
         let (keys, values) = inputs.caches(&qkv.kv, qkv.kv_heads, qkv.head_dim).unwrap();
-        refuse("caches not written", &Emulated { caches: Some((keys.to_vec(), values.to_vec())), ..honest.clone() });
+        refuse(
+            "caches not written",
+            &Emulated { caches: Some((keys.to_vec(), values.to_vec())), ..honest.clone() },
+        );
         let slots = inputs.u32(slot::SLOTS, 6).unwrap();
         let free = (0..).find(|s| !slots.contains(s)).unwrap() as usize;
         let mut stray = honest.clone();
@@ -235,7 +264,8 @@ fn planted_errors_of_attention_fail() {
             }
         });
         refuse("the newest token unseen", &earlier);
-        let plain = Operation::Attention { heads, kv_heads, head_dim, kv, window: window.map_or(Some(20), |_| None) };
+        let plain =
+            Operation::Attention { heads, kv_heads, head_dim, kv, window: window.map_or(Some(20), |_| None) };
         refuse("another window", &emulate(&plain, Arith::Fused, &inputs).unwrap());
         let scaled = planted(&operation, &inputs, |case| {
             edit_f32(case, slot::X, |x| x.iter_mut().for_each(|x| *x *= 1.001));
@@ -289,10 +319,14 @@ fn class_rounding_stays_within_its_own_bound() {
             let exact = oracle_with(&operation, &inputs, &rows, &columns, Rounding::None).unwrap();
             let class = oracle(&operation, &inputs).unwrap();
             for (exact, class) in exact.out.iter().zip(&class.out) {
-                assert!((exact.value - class.value).abs() <= exact.error + class.error, "{operation} {pattern:?}");
+                assert!(
+                    (exact.value - class.value).abs() <= exact.error + class.error,
+                    "{operation} {pattern:?}"
+                );
             }
             let got = emulate(&operation, Arith::Fused, &inputs).unwrap();
-            verdict(&operation, &inputs, &exact, &got).unwrap_or_else(|e| panic!("{operation} {pattern:?}: {e}"));
+            verdict(&operation, &inputs, &exact, &got)
+                .unwrap_or_else(|e| panic!("{operation} {pattern:?}: {e}"));
         }
     }
 }
@@ -341,7 +375,11 @@ fn projections_pass_honest_rows_and_fail_wrong_ones() {
                 out[300 + 17] += 0.2;
                 out[600..].iter_mut().for_each(|y| *y *= 1.02);
                 let wrong = drawn.check(&inputs, &out, &[0, 1, 2]).unwrap();
-                assert_eq!(wrong.iter().map(Projection::passes).collect::<Vec<_>>(), [true, false, false], "{wrong:?}");
+                assert_eq!(
+                    wrong.iter().map(Projection::passes).collect::<Vec<_>>(),
+                    [true, false, false],
+                    "{wrong:?}"
+                );
                 out[0] = f32::NAN;
                 assert!(!drawn.check(&inputs, &out, &[0]).unwrap()[0].passes());
             }
@@ -353,9 +391,21 @@ fn projections_pass_honest_rows_and_fail_wrong_ones() {
 
 #[test]
 fn contradictions_are_refused() {
-    let integers_on_floats = linear(40, 128, Epilogue::Store, WeightLayout { format: WeightFormat::F32, n_block: 16 }, Activation::I8);
+    let integers_on_floats = linear(
+        40,
+        128,
+        Epilogue::Store,
+        WeightLayout { format: WeightFormat::F32, n_block: 16 },
+        Activation::I8,
+    );
     let half_blocks = linear(48, 128, Epilogue::SiluGate, affine(4, 32, Zero::Stored), Activation::I8);
-    let no_room = linear(100, 128, Epilogue::QkvRope(qkv(false, false, KvDtype::F16)), affine(4, 32, Zero::Stored), Activation::I8);
+    let no_room = linear(
+        100,
+        128,
+        Epilogue::QkvRope(qkv(false, false, KvDtype::F16)),
+        affine(4, 32, Zero::Stored),
+        Activation::I8,
+    );
     for operation in [integers_on_floats, half_blocks, no_room] {
         assert!(supported(&operation).is_err(), "{operation}");
         assert!(generate(&operation, &spec(1, Pattern::Normal, 0)).is_err());

@@ -26,7 +26,13 @@ pub fn weight_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize, k
 }
 
 /// Scale and minimum of an affine group.
-pub(super) fn group_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize, group: usize) -> (f64, f64) {
+pub(super) fn group_at(
+    layout: &WeightLayout,
+    inputs: usize,
+    bytes: &[u8],
+    n: usize,
+    group: usize,
+) -> (f64, f64) {
     let WeightFormat::Affine { bits, zero, .. } = layout.format else { return (1.0, 0.0) };
     let (block, column) = block_of(layout, inputs, bytes, n);
     let record = &block[group * layout.record_bytes()..];
@@ -40,18 +46,57 @@ pub(super) fn group_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: us
 }
 
 /// Unsigned quant of an affine weight.
-pub(super) fn quant_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize, k: usize) -> u8 {
-    let WeightFormat::Affine { bits, group, zero } = layout.format else { return 0 };
+fn quant_at(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize, k: usize) -> u8 {
+    let WeightFormat::Affine { bits, group, .. } = layout.format else { return 0 };
     let (block, column) = block_of(layout, inputs, bytes, n);
     let (nb, within) = (layout.n_block as usize, k % group as usize);
-    let header = if zero == Zero::Stored { 4 * nb } else { 2 * nb };
-    let quants = &block[k / group as usize * layout.record_bytes() + header..];
+    let quants = &block[k / group as usize * layout.record_bytes() + header(layout)..];
     let step = within / 4;
     if bits == 8 {
         return quants[step * nb * 4 + column * 4 + within % 4];
     }
     let byte = quants[step / 2 * nb * 4 + column * 4 + within % 4];
     if step.is_multiple_of(2) { byte & 0x0f } else { byte >> 4 }
+}
+
+/// All quants of one output of an affine matrix, in order of k.
+pub(super) fn quants_of(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize) -> Vec<u8> {
+    let WeightFormat::Affine { bits, .. } = layout.format else { return vec![] };
+    let (block, column) = block_of(layout, inputs, bytes, n);
+    let line = layout.n_block as usize * 4;
+    let mut out = Vec::with_capacity(inputs);
+    for record in block[..layout.block_bytes(inputs)].chunks_exact(layout.record_bytes()) {
+        for step in record[header(layout)..].chunks_exact(line) {
+            let four = &step[column * 4..column * 4 + 4];
+            if bits == 8 {
+                out.extend_from_slice(four);
+            } else {
+                out.extend(four.iter().map(|b| b & 0x0f));
+                out.extend(four.iter().map(|b| b >> 4));
+            }
+        }
+    }
+    out
+}
+
+/// All weights of one output, in order of k, exact in f64.
+pub(super) fn weights_of(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize) -> Vec<f64> {
+    let WeightFormat::Affine { group, .. } = layout.format else {
+        return (0..inputs).map(|k| weight_at(layout, inputs, bytes, n, k)).collect();
+    };
+    let quants = quants_of(layout, inputs, bytes, n);
+    let mut out = Vec::with_capacity(inputs);
+    for (g, quants) in quants.chunks(group as usize).enumerate() {
+        let (scale, min) = group_at(layout, inputs, bytes, n, g);
+        out.extend(quants.iter().map(|q| scale * *q as f64 + min));
+    }
+    out
+}
+
+/// Bytes of scales and minima at the start of a record.
+fn header(layout: &WeightLayout) -> usize {
+    let nb = layout.n_block as usize;
+    if matches!(layout.format, WeightFormat::Affine { zero: Zero::Stored, .. }) { 4 * nb } else { 2 * nb }
 }
 
 fn block_of<'a>(layout: &WeightLayout, inputs: usize, bytes: &'a [u8], n: usize) -> (&'a [u8], usize) {
@@ -82,8 +127,9 @@ mod tests {
                 let layout = WeightLayout { format, n_block };
                 let bytes = pack_f32(&layout, n, k, &rows).unwrap().bytes;
                 let due = unpack(&layout, n, k, &bytes).unwrap();
-                for i in 0..n * k {
-                    assert_eq!(weight_at(&layout, k, &bytes, i / k, i % k) as f32, due[i], "{layout} at {i}");
+                for (i, due) in due.iter().enumerate() {
+                    assert_eq!(weights_of(&layout, k, &bytes, i / k)[i % k] as f32, *due, "{layout} at {i}");
+                    assert_eq!(weight_at(&layout, k, &bytes, i / k, i % k) as f32, *due, "{layout} at {i}");
                 }
             }
         }
