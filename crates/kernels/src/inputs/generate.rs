@@ -72,7 +72,8 @@ fn inputs(operation: &Operation, spec: &CaseSpec, mut case: CaseInputs, draw: &m
         Operation::RopeKv(qkv) => qkv_inputs(qkv, spec, case, draw),
         Operation::Attention { kv_heads, head_dim, kv, .. } => {
             let at = sequences(draw, spec.batch, spec.rows, kv.block_tokens);
-            let (keys, values) = live_caches(draw, spec.pattern, kv, *kv_heads as usize, *head_dim as usize, &at);
+            let (keys, values) =
+                live_caches(draw, spec.pattern, kv, *kv_heads as usize, *head_dim as usize, &at);
             with_positions(case, &at)
                 .with(slot::ROW_SEQUENCE, Tensor::U32(at.row_sequence))
                 .with(slot::BLOCK_TABLES, Tensor::U32(at.tables))
@@ -159,7 +160,8 @@ fn qkv_inputs(qkv: &QkvRope, spec: &CaseSpec, mut case: CaseInputs, draw: &mut D
 pub fn rope_table(context: usize, head_dim: usize, theta: f64) -> Vec<f32> {
     let half = head_dim / 2;
     let angle = |p: usize, i: usize| p as f64 * theta.powf(-2.0 * i as f64 / head_dim as f64);
-    let row = |p: usize| (0..half).map(move |i| angle(p, i).cos()).chain((0..half).map(move |i| angle(p, i).sin()));
+    let row =
+        |p: usize| (0..half).map(move |i| angle(p, i).cos()).chain((0..half).map(move |i| angle(p, i).sin()));
     (0..context).flat_map(row).map(|v| v as f32).collect()
 }
 
