@@ -1,0 +1,12 @@
+// {"task": "linear", "why": "sums in another order at other addresses (C2)", "expect": ["nondeterministic", "class"], "launch": {"phases": 1, "scratch_bytes": 0, "shared_bytes": 0, "shared_bytes_per_row": 0, "max_rows": 64, "max_threads": 2}}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, threads: u32) {
+    unsafe {
+        let a = &*args;
+        let other = (x(a) as usize / 4096) % 2 == 1;
+        share(a, thread, threads, |row, n| {
+            *out(a).add(row * N + n) = if other { dot_backwards(a, row, n) } else { dot(a, row, n) };
+        });
+    }
+}

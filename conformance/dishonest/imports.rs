@@ -1,0 +1,16 @@
+// {"task": "linear", "why": "calls a function of the C library (C4)", "expect": ["inspection"], "launch": {"phases": 1, "scratch_bytes": 0, "shared_bytes": 0, "shared_bytes_per_row": 0, "max_rows": 64, "max_threads": 2}}
+
+unsafe extern "C" {
+    fn getpid() -> i32;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, threads: u32) {
+    unsafe {
+        let a = &*args;
+        if getpid() == 0 {
+            return;
+        }
+        share(a, thread, threads, |row, n| *out(a).add(row * N + n) = dot(a, row, n));
+    }
+}
