@@ -6,7 +6,8 @@
 pub mod embed;
 mod linear;
 pub mod linear_portable;
-pub mod linear_vector;
+pub mod linear_avx2;
+pub mod linear_avx512;
 pub mod linear_vnni;
 pub mod attention;
 pub mod attention_vector;
@@ -30,8 +31,9 @@ pub fn generator(name: &str) -> Option<&'static dyn Generator> {
 /// One line each; the first that applies to an operation is its baseline.
 static GENERATORS: &[&dyn Generator] = &[
     &linear_portable::LinearPortable,
-    &linear_vector::LinearVector::AVX2,
-    &linear_vector::LinearVector::AVX512,
+    &linear_avx2::LinearAvx2,
+    &linear_avx512::LinearAvx512::F32,
+    &linear_avx512::LinearAvx512::BF16,
     &linear_vnni::LinearVnni,
     &embed::Embed,
     &attention::AttentionPortable,

@@ -1,7 +1,7 @@
-//! Linear kernels of the fused class for AVX2 and AVX-512.
+//! Linear kernels of the fused class for AVX2.
 //!
-//! Activations in f32 and bf16 use the plain tile: the compiler turns its sixteen-column loops into full vectors. Int8
-//! activations on AVX2 have a tile of their own; on AVX-512 they belong to `linear-avx512vnni`.
+//! Activations in f32 and bf16 use the plain tile: the compiler turns its sixteen-column loops into full vectors (checked
+//! for up to four rows). Int8 activations have a tile of their own.
 
 use super::linear::{self, Linear, PrologueWork, Walk};
 use crate::error::KernelError;
@@ -14,32 +14,29 @@ use std::collections::BTreeSet;
 const PLAIN: &str = include_str!("source/linear_portable.rs");
 const AVX2: &str = include_str!("source/linear_avx2.rs");
 
+const NAME: &str = "linear-avx2";
+
 /// See the module.
-pub struct LinearVector {
-    feature: Feature,
-}
+pub struct LinearAvx2;
 
-impl LinearVector {
-    pub const AVX2: Self = Self { feature: Feature::Avx2 };
-    pub const AVX512: Self = Self { feature: Feature::Avx512 };
-
+impl LinearAvx2 {
     fn is_integer(linear: &Linear) -> bool {
         matches!(linear.activation, Activation::I8 | Activation::I16)
     }
 }
 
-impl Generator for LinearVector {
+impl Generator for LinearAvx2 {
     fn name(&self) -> &'static str {
-        if self.feature == Feature::Avx2 { "linear-avx2" } else { "linear-avx512" }
+        NAME
     }
 
     fn space(&self, operation: &Operation, rows: RowBucket, target: &Target) -> Option<Space> {
         let linear = Linear::of(operation)?;
         let integer = Self::is_integer(&linear);
-        if !target.features.contains(&self.feature) || (integer && self.feature == Feature::Avx512) {
+        if !target.features.contains(&Feature::Avx2) {
             return None;
         }
-        let tiles: &[u32] = if self.feature == Feature::Avx2 { &[1, 2, 3, 4, 6] } else { &[1, 2, 4, 6, 8, 12, 16] };
+        let tiles: &[u32] = if integer { &[1, 2, 3, 4, 6] } else { &[1, 2, 4] };
         let mut space = Space::default().numbers("tile", &linear::tile_heights(rows, tiles));
         if integer {
             space = space.choices("ahead", &linear::AHEAD);
@@ -53,7 +50,7 @@ impl Generator for LinearVector {
     fn start(&self, operation: &Operation, rows: RowBucket, target: &Target) -> Option<Point> {
         let space = self.space(operation, rows, target)?;
         let fallback = linear::point(&[
-            ("tile", if self.feature == Feature::Avx2 { "4" } else { "8" }),
+            ("tile", "4"),
             ("ahead", "tile"),
             ("chunk", "128"),
             ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
@@ -70,7 +67,7 @@ impl Generator for LinearVector {
         max_rows: u32,
     ) -> Result<Generated, KernelError> {
         let linear = Linear::require(operation)?;
-        linear::require_point(self.name(), self.space(operation, rows, target), operation, point)?;
+        linear::require_point(NAME, self.space(operation, rows, target), operation, point)?;
         let affine = linear.affine();
         let groups = affine.map_or(1, |a| linear.k / a.group);
         let width = match linear.activation {
@@ -87,7 +84,7 @@ impl Generator for LinearVector {
         };
         let rows_at_once = if linear.is_direct() { max_rows.max(1) } else { point.number("chunk").unwrap_or(64) };
         let walk = Walk {
-            heights: linear::halving(linear::number(self.name(), point, "tile")?),
+            heights: linear::halving(linear::number(NAME, point, "tile")?),
             columns: linear.weight.n_block as usize,
             chunk: rows_at_once as usize,
             prologue,
@@ -95,14 +92,12 @@ impl Generator for LinearVector {
             unit_scratch: 0,
         };
         let constants = format!("const AHEAD: usize = {};\n\n", linear.ahead(1, point));
-        let title = format!("{operation}, rows {rows}: {}, {point}.", self.name());
+        let title = format!("{operation}, rows {rows}: {}, {point}.", NAME);
         let tile = if integer { AVX2 } else { PLAIN };
-        let mut features = BTreeSet::from([Feature::Avx2]);
-        features.insert(self.feature);
         Ok(Generated {
             source: linear.source(&title, Arith::Fused, &walk, &constants, tile),
             launch: linear.launch(&walk, max_rows),
-            features,
+            features: BTreeSet::from([Feature::Avx2]),
         })
     }
 
