@@ -16,6 +16,18 @@ pub enum Batch {
     Mixed { context: u32 },
 }
 
+impl Batch {
+    /// A context of no tokens is one of one token: the row itself.
+    fn at_least_one_token(self) -> Self {
+        match self {
+            Batch::Decode { context } => Batch::Decode { context: context.max(1) },
+            Batch::DecodeAt { context } => Batch::DecodeAt { context: context.max(1) },
+            Batch::Mixed { context } => Batch::Mixed { context: context.max(1) },
+            Batch::Prefill { .. } => self,
+        }
+    }
+}
+
 /// One call's rows and tables.
 pub(super) struct Sequences {
     /// By row.
@@ -40,7 +52,7 @@ struct Part {
 
 /// Draws the sequences of `rows` rows.
 pub(super) fn sequences(draw: &mut Draw, batch: Batch, rows: u32, block_tokens: u32) -> Sequences {
-    let parts = parts(draw, batch, rows, block_tokens);
+    let parts = parts(draw, batch.at_least_one_token(), rows, block_tokens);
     let longest = parts.iter().map(|p| p.past + p.rows).max().unwrap_or(1);
     let max_blocks = longest.div_ceil(block_tokens) + draw.below(3) as u32;
     let needed: u32 = parts.iter().map(|p| (p.past + p.rows).div_ceil(block_tokens)).sum();
@@ -84,9 +96,7 @@ pub(super) fn sequences(draw: &mut Draw, batch: Batch, rows: u32, block_tokens: 
 
 fn parts(draw: &mut Draw, batch: Batch, rows: u32, block_tokens: u32) -> Vec<Part> {
     match batch {
-        Batch::DecodeAt { context } => {
-            (0..rows).map(|_| Part { past: context.max(1) - 1, rows: 1 }).collect()
-        }
+        Batch::DecodeAt { context } => (0..rows).map(|_| Part { past: context - 1, rows: 1 }).collect(),
         Batch::Prefill { past } => vec![Part { past, rows }],
         Batch::Decode { context } => {
             let mut edges = edges(context, block_tokens);

@@ -60,6 +60,8 @@ fn affine(
         Pattern::Tiny => 1e-6,
         _ => 0.8 / (1u32 << bits) as f32,
     };
+    // Sums over a long k must still fit an f16 cache, even if all weights pull one way.
+    let base = if largest(operation) < 3e4 { base * (1024.0 / k as f32).min(1.0) } else { base };
     let middle = ((1u32 << bits) - 1) as f32 / 2.0;
     let records = k / layout.group(k);
     for (r, record) in bytes.chunks_exact_mut(layout.record_bytes()).enumerate() {

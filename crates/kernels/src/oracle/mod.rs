@@ -22,7 +22,7 @@ use crate::error::KernelError;
 use crate::inputs::CaseInputs;
 use crate::tolerance::{self, Bounded, U, UNDERFLOW};
 use plan::operation::slot;
-use plan::{Activation, Epilogue, Operation, Prologue, WeightFormat, WeightLayout};
+use plan::{Activation, Epilogue, KvLayout, Operation, Prologue, WeightFormat, WeightLayout};
 
 /// What a call must produce, for some rows and columns of `OUT` and the cache entries that belong to them.
 #[derive(Clone, Debug, PartialEq)]
@@ -143,19 +143,16 @@ pub fn supported(operation: &Operation) -> Result<(), KernelError> {
                 Epilogue::QkvRope(q) if *n != (q.heads + 2 * q.kv_heads) * q.head_dim => {
                     fail(format!("n = {n} does not hold the heads"))
                 }
-                Epilogue::QkvRope(q) => heads_fit(q.heads, q.kv_heads, q.head_dim).or_else(fail),
+                Epilogue::QkvRope(q) => heads_fit(q.heads, q.kv_heads, q.head_dim, &q.kv).or_else(fail),
                 _ => Ok(()),
             }
         }
-        Operation::RopeKv(q) => heads_fit(q.heads, q.kv_heads, q.head_dim).or_else(fail),
+        Operation::RopeKv(q) => heads_fit(q.heads, q.kv_heads, q.head_dim, &q.kv).or_else(fail),
         Operation::Attention { heads, kv_heads, head_dim, kv, window } => {
-            if kv.block_tokens == 0 || kv.block_tokens % 16 != 0 {
-                return fail(format!("pages of {} tokens are not a multiple of 16", kv.block_tokens));
-            }
             if *window == Some(0) {
                 return fail("a window of 0 tokens".into());
             }
-            heads_fit(*heads, *kv_heads, *head_dim).or_else(fail)
+            heads_fit(*heads, *kv_heads, *head_dim, kv).or_else(fail)
         }
         _ => Ok(()),
     }
@@ -168,7 +165,10 @@ fn sums_fit(weight: &WeightLayout, activation: Activation) -> bool {
     u64::from(group) * ((1u64 << bits) - 1) * limit <= i32::MAX as u64
 }
 
-fn heads_fit(heads: u32, kv_heads: u32, head_dim: u32) -> Result<(), String> {
+fn heads_fit(heads: u32, kv_heads: u32, head_dim: u32, kv: &KvLayout) -> Result<(), String> {
+    if kv.block_tokens == 0 || !kv.block_tokens.is_multiple_of(16) {
+        return Err(format!("pages of {} tokens are not a multiple of 16", kv.block_tokens));
+    }
     if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
         return Err(format!("{heads} query heads do not share {kv_heads} key heads evenly"));
     }

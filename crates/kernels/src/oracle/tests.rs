@@ -93,6 +93,79 @@ fn spec(rows: u32, pattern: Pattern, seed: u64) -> CaseSpec {
     CaseSpec { rows, batch, pattern, seed }
 }
 
+/// Inputs must not push an honest kernel into infinity.
+fn assert_representable(operation: &Operation, pattern: Pattern, want: &CaseOutputs) {
+    let fits = |y: &Bounded, limit: f64| y.value.abs() + y.error < limit;
+    assert!(want.out.iter().all(|y| fits(y, 1e38)), "{operation} {pattern:?}");
+    let limit = match crate::dispatch::kv_layout(operation).map(|kv| kv.dtype) {
+        Some(KvDtype::F16) => 65504.0,
+        _ => 1e38,
+    };
+    let entries = want.cache.iter().flat_map(|entry| entry.key.iter().chain(&entry.value));
+    assert!(entries.into_iter().all(|y| fits(y, limit)), "{operation} {pattern:?}: cache");
+}
+
+/// Shapes of models of some billion weights, a few columns of them.
+#[test]
+fn long_sums_stay_representable_and_tight() {
+    let long = |epilogue, weight, activation, prologue| {
+        let n =
+            if let Epilogue::QkvRope(q) = epilogue { (q.heads + 2 * q.kv_heads) * q.head_dim } else { 32 };
+        Operation::Linear { n, k: 8192, prologue, epilogue, weight, activation }
+    };
+    let norm = Prologue::RmsNorm { eps_bits: EPS };
+    let operations = [
+        long(Epilogue::Store, affine(4, 32, Zero::Stored), Activation::I8, Prologue::None),
+        long(Epilogue::Add, affine(4, 32, Zero::Stored), Activation::I16, Prologue::None),
+        long(Epilogue::SiluGate, affine(8, 32, Zero::Midpoint), Activation::I16, norm),
+        long(Epilogue::Store, affine(4, 128, Zero::Stored), Activation::F32, norm),
+        long(
+            Epilogue::QkvRope(qkv(true, false, KvDtype::F16)),
+            affine(4, 32, Zero::Stored),
+            Activation::I8,
+            norm,
+        ),
+        long(
+            Epilogue::QkvRope(qkv(false, false, KvDtype::F16)),
+            affine(8, 32, Zero::Stored),
+            Activation::I8,
+            Prologue::None,
+        ),
+    ];
+    for operation in operations {
+        for pattern in Pattern::of(&operation) {
+            let inputs = generate(&operation, &spec(2, pattern, 17)).unwrap();
+            let want = oracle(&operation, &inputs).unwrap();
+            assert_representable(&operation, pattern, &want);
+            let got = emulate(&operation, Arith::Separate, &inputs).unwrap();
+            verdict(&operation, &inputs, &want, &got)
+                .unwrap_or_else(|e| panic!("{operation} {pattern:?}: {e}"));
+            if pattern != Pattern::Normal {
+                continue;
+            }
+            let dropped = planted(&operation, &inputs, |case| {
+                edit_f32(case, slot::X, |x| x.chunks_mut(8192).for_each(|x| x[8192 - 32..].fill(0.0)));
+            });
+            assert!(
+                verdict(&operation, &inputs, &want, &dropped).is_err(),
+                "{operation}: one group of 256 dropped"
+            );
+            let Operation::Linear { n, k, prologue, epilogue, weight, activation } = operation else {
+                continue;
+            };
+            if activation == Activation::I16 {
+                let lower =
+                    Operation::Linear { n, k, prologue, epilogue, weight, activation: Activation::I8 };
+                let coarse = emulate(&lower, Arith::Fused, &inputs).unwrap();
+                assert!(
+                    verdict(&operation, &inputs, &want, &coarse).is_err(),
+                    "{operation}: int8 activations"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn honest_outputs_pass_on_every_pattern() {
     for operation in operations() {
