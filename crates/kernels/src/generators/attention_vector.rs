@@ -16,7 +16,8 @@ const BODY: &str = include_str!("source/attention_vector.rs");
 /// * `register`: queries (rows times heads of one KV head) that share each load in registers;
 /// * `tile`: rows of one sequence that go through the pages together, sharing what the caches hold;
 /// * `stage`: whether tiles of more than `register` queries widen a page to f32 once, in scratch;
-/// * `prefetch`: whether the next page is asked for line by line while this one is used;
+/// * `prefetch`: what is asked for line by line while keys and values are read: nothing (`no`), the values of the same
+///   page and the keys of the next one (`near`), or keys and values of the next page (`page`); staged pages ask for none;
 /// * `split`: whether threads part at any query (`query`: best balance) or only between rows (`row`).
 pub struct AttentionVector {
     pub isa: Isa,
@@ -27,7 +28,7 @@ struct Choice {
     register: usize,
     tile: usize,
     stage: bool,
-    prefetch: bool,
+    prefetch: usize,
     split: usize,
 }
 
@@ -58,7 +59,10 @@ impl AttentionVector {
             register: number("register")?.min(tile * group),
             tile,
             stage: point.get("stage") == Some("yes"),
-            prefetch: point.get("prefetch") == Some("yes"),
+            prefetch: ["no", "near", "page"]
+                .into_iter()
+                .position(|p| point.get("prefetch") == Some(p))
+                .unwrap_or(0),
             split: if point.get("split") == Some("query") { 1 } else { group },
         })
     }
@@ -107,18 +111,22 @@ impl Generator for AttentionVector {
                 .numbers("register", &self.registers(&shape, rows))
                 .numbers("tile", &tiles)
                 .choices("stage", if staged { &["no", "yes"] } else { &["no"] })
-                .choices("prefetch", &["no", "yes"])
+                .choices("prefetch", &["no", "near", "page"])
                 .choices("split", &["query", "row"]),
         )
     }
 
     fn start(&self, operation: &Operation, rows: RowBucket, target: &Target) -> Option<Point> {
         let shape = self.shape(operation, target)?;
+        // Tiles as tall as the bucket, while queries and outputs of a tile fit beside two pages into a small L2.
+        let bytes = shape.group() * shape.head_dim * 8;
+        let tile =
+            (0..7).map(|p| 1 << p).rfind(|t| *t <= most_rows(rows) && t * bytes <= 128 << 10).unwrap_or(1);
         let wanted = Point::default()
-            .with("register", if self.isa == Isa::Avx512 { "12" } else { "6" })
-            .with("tile", most_rows(rows).min(32).to_string())
+            .with("register", if self.isa == Isa::Avx512 && rows.high <= 4 { "12" } else { "6" })
+            .with("tile", tile.to_string())
             .with("stage", if shape.kv.dtype != KvDtype::F32 && rows.high > 4 { "yes" } else { "no" })
-            .with("prefetch", "no")
+            .with("prefetch", "near")
             .with("split", "query");
         Some(self.space(operation, rows, target)?.project(&wanted, &wanted))
     }
@@ -149,8 +157,8 @@ impl Generator for AttentionVector {
                 ("REGISTER_QUERIES", choice.register),
                 ("STAGE", stage),
                 ("SPLIT", choice.split),
+                ("PREFETCH", choice.prefetch),
             ])
-            + &constants::flags(&[("PREFETCH", choice.prefetch)])
             + self.isa.source()
             + ROWS
             + BODY

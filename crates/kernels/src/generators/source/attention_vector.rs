@@ -19,13 +19,14 @@ struct Scratch {
     end: [u32; QUERIES],
 }
 
-/// One page of one KV head: keys `[DIM][TOKENS]`, values `[TOKENS][DIM]`, and the same of the page after it.
+/// One page of one KV head: keys `[DIM][TOKENS]`, values `[TOKENS][DIM]`.
 #[derive(Clone, Copy)]
 struct Page {
     keys: *const u8,
     values: *const u8,
-    next_keys: *const u8,
-    next_values: *const u8,
+    /// What is asked for, line by line, while keys and while values are read.
+    beside_keys: *const u8,
+    beside_values: *const u8,
     /// Position of its first token.
     start: usize,
 }
@@ -55,11 +56,11 @@ unsafe fn widen<const STAGED: bool>(from: *const u8) -> V {
     }
 }
 
-/// Asks for the line that is read at the same place of the next page.
+/// Asks for the lines of `bytes` bytes.
 #[inline(always)]
-unsafe fn prefetch(from: *const u8, bytes: usize) {
+unsafe fn prefetch<const STAGED: bool>(from: *const u8, bytes: usize) {
     unsafe {
-        if PREFETCH {
+        if PREFETCH != 0 && !STAGED {
             let mut at = 0;
             while at < bytes {
                 _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast());
@@ -74,7 +75,7 @@ unsafe fn prefetch(from: *const u8, bytes: usize) {
 unsafe fn score_tile<const N: usize, const T: usize, const STAGED: bool>(
     queries: *const f32,
     keys: *const u8,
-    next: *const u8,
+    beside: *const u8,
     scores: *mut f32,
 ) {
     unsafe {
@@ -85,7 +86,7 @@ unsafe fn score_tile<const N: usize, const T: usize, const STAGED: bool>(
             for t in 0..T {
                 k[t] = widen::<STAGED>(keys.add(d * line + t * W * element(STAGED)));
             }
-            prefetch(next.wrapping_add(d * line), T * W * element(STAGED));
+            prefetch::<STAGED>(beside.wrapping_add(d * line), T * W * element(STAGED));
             for n in 0..N {
                 let q = splat(*queries.add(n * DIM + d));
                 for t in 0..T {
@@ -117,8 +118,8 @@ unsafe fn scores<const N: usize, const STAGED: bool>(
                 if $width <= vectors(N) && $width * W <= TOKENS {
                     while t + $width <= high {
                         let at = t * W * element(STAGED);
-                        let (keys, next) = (page.keys.add(at), page.next_keys.wrapping_add(at));
-                        score_tile::<N, $width, STAGED>(queries, keys, next, to.add(t * W));
+                        let (keys, beside) = (page.keys.add(at), page.beside_keys.wrapping_add(at));
+                        score_tile::<N, $width, STAGED>(queries, keys, beside, to.add(t * W));
                         t += $width;
                     }
                 }
@@ -136,7 +137,7 @@ unsafe fn scores<const N: usize, const STAGED: bool>(
 unsafe fn value_tile<const N: usize, const D: usize, const STAGED: bool>(
     weights: *const f32,
     values: *const u8,
-    next: *const u8,
+    beside: *const u8,
     outputs: *mut f32,
     c: *const f32,
     low: usize,
@@ -156,7 +157,7 @@ unsafe fn value_tile<const N: usize, const D: usize, const STAGED: bool>(
             for d in 0..D {
                 v[d] = widen::<STAGED>(values.add(t * line + d * W * element(STAGED)));
             }
-            prefetch(next.wrapping_add(t * line), D * W * element(STAGED));
+            prefetch::<STAGED>(beside.wrapping_add(t * line), D * W * element(STAGED));
             for n in 0..N {
                 let p = splat(*weights.add(n * TOKENS + t));
                 for d in 0..D {
@@ -189,8 +190,8 @@ unsafe fn weigh<const N: usize, const STAGED: bool>(
                 if $width <= vectors(N) {
                     while d + $width <= DIM / W {
                         let at = d * W * element(STAGED);
-                        let (values, next) = (page.values.add(at), page.next_values.wrapping_add(at));
-                        value_tile::<N, $width, STAGED>(weights, values, next, outputs.add(d * W), c, low, high);
+                        let (values, beside) = (page.values.add(at), page.beside_values.wrapping_add(at));
+                        value_tile::<N, $width, STAGED>(weights, values, beside, outputs.add(d * W), c, low, high);
                         d += $width;
                     }
                 }
@@ -210,6 +211,9 @@ struct Seen {
     high: usize,
 }
 
+/// Vectors of weights that are made side by side: a divisor of those of a page, and a multiple of PARTS.
+const SIDE: usize = if (TOKENS / W).is_multiple_of(4) { 4 } else { PARTS };
+
 const ALL_SEEN: Seen = Seen { low: 0, high: TOKENS };
 
 impl Seen {
@@ -217,6 +221,9 @@ impl Seen {
     #[inline(always)]
     unsafe fn only(self, v: usize, x: V, other: V) -> V {
         let from = (v * W) as isize;
+        if v * W >= self.low && (v + 1) * W <= self.high {
+            return x;
+        }
         unsafe { within(self.low as isize - from, self.high as isize - from, x, other) }
     }
 }
@@ -260,6 +267,24 @@ unsafe fn soften<const WHOLE: bool>(
             }
             let top = splat(*tops.add(n));
             let mut lanes = [zero(); PARTS];
+            if WHOLE {
+                let mut v = 0;
+                while v < TOKENS / W {
+                    let mut x = [zero(); SIDE];
+                    for i in 0..SIDE {
+                        x[i] = max(splat(EXP_LOW), sub(load(at.add((v + i) * W)), top));
+                    }
+                    let p = exp_clamped(x);
+                    for i in 0..SIDE {
+                        store(at.add((v + i) * W), p[i]);
+                        lanes[i % PARTS] = add(lanes[i % PARTS], p[i]);
+                    }
+                    v += SIDE;
+                }
+                *l.add(n) = *l.add(n) * *c.add(n) + total(lanes);
+                *m.add(n) = *tops.add(n);
+                continue;
+            }
             for v in seen.low / W..seen.high.div_ceil(W) {
                 let p = exp_of_negative(sub(load(at.add(v * W)), top));
                 let p = if WHOLE { p } else { seen.only(v, p, zero()) };
@@ -345,12 +370,27 @@ unsafe fn stage(s: *mut Scratch, page: &Page) -> Page {
             i += W;
         }
         let (keys, values) = (keys.cast_const().cast(), values.cast_const().cast());
-        Page { keys, values, next_keys: keys, next_values: values, start: page.start }
+        Page { keys, values, beside_keys: keys, beside_values: values, start: page.start }
     }
 }
 
+/// Where a page of keys, and of values, begins, bytes.
+#[inline(always)]
+unsafe fn offset(row: &Row, block: usize, kv_head: usize) -> usize {
+    unsafe { (*row.table.add(block) as usize * KV_HEADS + kv_head) * (DIM * TOKENS * KV_BYTES) }
+}
+
 /// Queries `from..to` (row times GROUP plus head) of the rows that start at `row`, all of one sequence, and one KV head.
-unsafe fn attend(args: &ArgsV1, s: *mut Scratch, row: usize, kv_head: usize, from: usize, to: usize) {
+/// `after` is the offset of the page that is likely to be read after these.
+unsafe fn attend(
+    args: &ArgsV1,
+    s: *mut Scratch,
+    row: usize,
+    kv_head: usize,
+    from: usize,
+    to: usize,
+    after: usize,
+) {
     unsafe {
         let count = to - from;
         let x = args.tensors[X].data.cast::<f32>();
@@ -374,17 +414,16 @@ unsafe fn attend(args: &ArgsV1, s: *mut Scratch, row: usize, kv_head: usize, fro
         let begin = row_at(args, row + from / GROUP);
         let last = row_at(args, row + (to - 1) / GROUP);
         let blocks = last.end.div_ceil(TOKENS);
-        let bytes = DIM * TOKENS * KV_BYTES;
-        let offset = |block: usize| (*begin.table.add(block) as usize * KV_HEADS + kv_head) * bytes;
+        let (keys, values) = (args.tensors[K_CACHE].data, args.tensors[V_CACHE].data);
         let mut block = begin.first / TOKENS;
         while block < blocks {
-            let (at, next) = (offset(block), offset(if block + 1 < blocks { block + 1 } else { block }));
-            let (keys, values) = (args.tensors[K_CACHE].data, args.tensors[V_CACHE].data);
+            let at = offset(&begin, block, kv_head);
+            let next = if block + 1 < blocks { offset(&begin, block + 1, kv_head) } else { after };
             let page = Page {
                 keys: keys.add(at),
                 values: values.add(at),
-                next_keys: keys.add(next),
-                next_values: values.add(next),
+                beside_keys: if PREFETCH == 1 { values.add(at) } else { keys.add(next) },
+                beside_values: if PREFETCH == 1 { keys.add(next) } else { values.add(next) },
                 start: block * TOKENS,
             };
             if STAGE > 0 && count > REGISTER_QUERIES {
@@ -429,7 +468,13 @@ pub unsafe extern "C" fn kernel(args: *const ArgsV1, _phase: u32, thread: u32, t
                 if after > low && done < high {
                     let (from, to) = owned(args, row, end, done, low, high);
                     if from < to {
-                        attend(args, s, row, kv_head, from, to);
+                        let after = if kv_head + 1 < KV_HEADS {
+                            offset(&first, first.first / TOKENS, kv_head + 1)
+                        } else {
+                            let next = row_at(args, if end < rows { end } else { row });
+                            offset(&next, next.first / TOKENS, 0)
+                        };
+                        attend(args, s, row, kv_head, from, to, after);
                     }
                 }
                 done = after;

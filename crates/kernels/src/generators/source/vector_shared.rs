@@ -5,31 +5,42 @@ unsafe fn exp(x: V) -> V {
     unsafe {
         // The variable stands second: `max` and `min` return their second operand where one is NaN.
         let x = min(splat(EXP_HIGH), max(splat(EXP_LOW), x));
-        exp_clamped(x)
+        exp_clamped([x])[0]
     }
 }
 
 /// `exp` of arguments that are at most 0.
 #[inline(always)]
 unsafe fn exp_of_negative(x: V) -> V {
-    unsafe { exp_clamped(max(splat(EXP_LOW), x)) }
+    unsafe { exp_clamped([max(splat(EXP_LOW), x)])[0] }
 }
 
+/// Several at a time, step by step, so that their chains of operations stand side by side.
 #[inline(always)]
-unsafe fn exp_clamped(x: V) -> V {
+unsafe fn exp_clamped<const N: usize>(x: [V; N]) -> [V; N] {
     unsafe {
-        let shifted = add(mul(x, splat(LOG2_E)), splat(ROUND));
-        let n = sub(shifted, splat(ROUND));
-        let r = fma(n, splat(-LN2_HIGH), x);
-        let r = fma(n, splat(-LN2_LOW), r);
-        let mut p = splat(EXP_C6);
-        p = fma(p, r, splat(EXP_C5));
-        p = fma(p, r, splat(EXP_C4));
-        p = fma(p, r, splat(EXP_C3));
-        p = fma(p, r, splat(EXP_C2));
-        p = fma(p, r, splat(EXP_C1));
-        p = fma(p, r, splat(EXP_C0));
-        scale_by_power(p, shifted)
+        let mut shifted = x;
+        for i in 0..N {
+            shifted[i] = mul(x[i], splat(LOG2_E));
+        }
+        for i in 0..N {
+            shifted[i] = add(shifted[i], splat(ROUND));
+        }
+        let mut r = x;
+        for i in 0..N {
+            let n = sub(shifted[i], splat(ROUND));
+            r[i] = fma(n, splat(-LN2_LOW), fma(n, splat(-LN2_HIGH), x[i]));
+        }
+        let mut p = [splat(EXP_C6); N];
+        for c in [EXP_C5, EXP_C4, EXP_C3, EXP_C2, EXP_C1, EXP_C0] {
+            for i in 0..N {
+                p[i] = fma(p[i], r[i], splat(c));
+            }
+        }
+        for i in 0..N {
+            p[i] = scale_by_power(p[i], shifted[i]);
+        }
+        p
     }
 }
 
