@@ -4,8 +4,10 @@
 //! inputs in [`crate::inputs`], bounds in [`crate::tolerance`], rows and contexts in [`crate::dispatch`], cost in
 //! [`crate::cost`], numeric classes in [`crate::numerics`].
 
+mod examples;
 mod metamorphic;
 
+pub use examples::examples;
 pub use metamorphic::{MetamorphicCase, Outputs, Violation, metamorphic_cases, relation_holds, select_rows};
 
 use crate::inputs::{Pattern, name_of};
