@@ -96,7 +96,9 @@ pub enum Error {
         reason: String,
     },
     /// A model name that `pull` does not know.
-    #[error("unknown model {name:?}; known models: {known}; or give the path of a .gguf file or a Hugging Face folder")]
+    #[error(
+        "unknown model {name:?}; known models: {known}; or give the path of a .gguf file or a Hugging Face folder"
+    )]
     UnknownModel {
         /// What was asked for.
         name: String,

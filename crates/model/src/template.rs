@@ -40,7 +40,8 @@ impl ChatTemplate {
     /// [`Error::Template`] with the line, if it does not parse.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<ChatTemplate> {
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)?;
+        let syntax =
+            SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)?;
         environment.set_syntax(syntax);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", raise_exception);
@@ -146,7 +147,10 @@ fn to_json(value: JinjaValue, kwargs: Kwargs) -> Result<JinjaValue, minijinja::E
                 Some([item, key]) => (item.as_str(), key.as_str()),
                 _ => (", ", ": "),
             };
-            json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, PythonFormatter { item, key }))
+            json.serialize(&mut serde_json::Serializer::with_formatter(
+                &mut out,
+                PythonFormatter { item, key },
+            ))
         }
     };
     result.map_err(|e| failed(e.to_string()))?;
@@ -161,11 +165,19 @@ struct PythonFormatter<'a> {
 }
 
 impl serde_json::ser::Formatter for PythonFormatter<'_> {
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
     }
 
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         if first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
     }
 
@@ -180,7 +192,18 @@ fn strftime_now(state: &State, format: String) -> String {
 }
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
@@ -200,7 +223,8 @@ fn strftime(format: &str, unix_seconds: i64) -> String {
             continue;
         }
         let bare = chars.next_if(|&c| c == '-').is_some();
-        let number = |value: i64, width: usize| if bare { value.to_string() } else { format!("{value:0width$}") };
+        let number =
+            |value: i64, width: usize| if bare { value.to_string() } else { format!("{value:0width$}") };
         match chars.next() {
             Some('Y') => out.push_str(&year.to_string()),
             Some('y') => out.push_str(&number(year.rem_euclid(100), 2)),
@@ -258,7 +282,10 @@ mod tests {
 
     #[test]
     fn json_is_pythons() {
-        let options = RenderOptions { tools: Some(json!([{"name": "f", "x": [1, 2.5, null], "t": "é<&'"}])), ..Default::default() };
+        let options = RenderOptions {
+            tools: Some(json!([{"name": "f", "x": [1, 2.5, null], "t": "é<&'"}])),
+            ..Default::default()
+        };
         let text = render("{{ tools | tojson }}", json!([]), &options).unwrap();
         assert_eq!(text, r#"[{"name": "f", "x": [1, 2.5, null], "t": "é<&'"}]"#);
         let text = render("{{ tools[0].x | tojson(indent=2) }}", json!([]), &options).unwrap();
@@ -273,7 +300,8 @@ mod tests {
 
     #[test]
     fn exceptions_and_syntax_errors_are_errors() {
-        let e = render("{{ raise_exception('roles must alternate') }}", json!([]), &RenderOptions::default()).unwrap_err();
+        let e = render("{{ raise_exception('roles must alternate') }}", json!([]), &RenderOptions::default())
+            .unwrap_err();
         assert!(e.to_string().contains("roles must alternate"), "{e}");
         assert!(ChatTemplate::new("{% if %}", "", "").is_err());
     }

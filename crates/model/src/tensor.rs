@@ -190,7 +190,9 @@ impl Tensor {
         match self.order {
             RowOrder::Canonical => dequantise_into(self.format, &self.file[self.range.clone()], &mut out),
             RowOrder::InterleavedHeads { .. } => {
-                out.chunks_exact_mut(self.cols).enumerate().for_each(|(row, out)| self.dequantise_row(row, out));
+                out.chunks_exact_mut(self.cols)
+                    .enumerate()
+                    .for_each(|(row, out)| self.dequantise_row(row, out));
             }
         }
         out
@@ -214,7 +216,9 @@ impl Tensor {
                 expected,
             });
         }
-        if self.format.row_bytes(self.cols).and_then(|row| row.checked_mul(self.rows)) != Some(self.range.len()) {
+        if self.format.row_bytes(self.cols).and_then(|row| row.checked_mul(self.rows))
+            != Some(self.range.len())
+        {
             let place = format!("tensor {}", self.name);
             let found = format!("a vector in format {}", self.format);
             return Err(Error::unsupported(self.file.path(), place, found, "vectors in F32, F16, BF16"));

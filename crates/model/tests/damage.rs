@@ -53,7 +53,11 @@ fn truncated_ggufs() {
     let header = 6_000.min(bytes.len());
     for len in (0..header).chain((header..bytes.len()).step_by(97)) {
         must_not_panic(&format!("truncated to {len}"), || {
-            assert!(Gguf::from_bytes(path, bytes[..len].to_vec()).is_err(), "{len} of {} bytes were accepted", bytes.len());
+            assert!(
+                Gguf::from_bytes(path, bytes[..len].to_vec()).is_err(),
+                "{len} of {} bytes were accepted",
+                bytes.len()
+            );
         });
     }
 }
@@ -66,7 +70,11 @@ fn flipped_bits_in_ggufs() {
         let mut damaged = bytes.clone();
         for _ in 0..1 + noise.below(3) {
             // Mostly in the header, where it matters.
-            let at = if noise.below(8) == 0 { noise.below(bytes.len()) } else { noise.below(6_000.min(bytes.len())) };
+            let at = if noise.below(8) == 0 {
+                noise.below(bytes.len())
+            } else {
+                noise.below(6_000.min(bytes.len()))
+            };
             damaged[at] ^= 1 << noise.below(8);
         }
         must_not_panic(&format!("round {round}"), || try_gguf(Path::new("flipped.gguf"), damaged));
@@ -140,7 +148,9 @@ fn damaged_safetensors() {
     let mut noise = Noise(42);
     for len in (0..bytes.len()).step_by(61) {
         put(&bytes[..len]);
-        must_not_panic(&format!("truncated to {len}"), || assert!(Model::open(work.path()).is_err(), "{len} bytes were accepted"));
+        must_not_panic(&format!("truncated to {len}"), || {
+            assert!(Model::open(work.path()).is_err(), "{len} bytes were accepted")
+        });
     }
     for round in 0..1_000 {
         let mut damaged = bytes.clone();
@@ -187,8 +197,14 @@ fn errors_name_what_is_wrong() {
         (config("num_hidden_layers", 3.into()), &["model.layers.2.", "missing"]),
         (config("num_hidden_layers", 1.into()), &["model.layers.1."]),
         (config("num_key_value_heads", 3.into()), &["key/value heads"]),
-        (config("rope_scaling", serde_json::json!({"rope_type": "longrope", "factor": 2.0})), &["rope_type", "longrope", "yarn"]),
-        (config("quantization_config", serde_json::json!({"quant_method": "gptq"})), &["quantization_config", "gptq"]),
+        (
+            config("rope_scaling", serde_json::json!({"rope_type": "longrope", "factor": 2.0})),
+            &["rope_type", "longrope", "yarn"],
+        ),
+        (
+            config("quantization_config", serde_json::json!({"quant_method": "gptq"})),
+            &["quantization_config", "gptq"],
+        ),
         (folder_with("chat_template.jinja", Some(b"{% if %}")), &["chat template"]),
     ];
     for (folder, words) in cases {

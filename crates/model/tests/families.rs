@@ -20,7 +20,10 @@ fn expected(name: &str) -> Expected {
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let tokens = json["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
     let logits = json["logits"].as_object().unwrap().iter().map(|(position, row)| {
-        (position.parse().unwrap(), row.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect())
+        (
+            position.parse().unwrap(),
+            row.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect(),
+        )
     });
     Expected { tokens, logits: logits.collect() }
 }
@@ -33,7 +36,10 @@ fn check(name: &str, model: &Model) {
     for (position, row) in expected.logits {
         let got = reference.logits(&hidden[position * width..(position + 1) * width]);
         for (i, (got, expected)) in got.iter().zip(&row).enumerate() {
-            assert!((got - expected).abs() < 2e-4, "{name}, position {position}, logit {i}: {got}, expected {expected}");
+            assert!(
+                (got - expected).abs() < 2e-4,
+                "{name}, position {position}, logit {i}: {got}, expected {expected}"
+            );
         }
     }
 }
@@ -51,7 +57,10 @@ fn configurations_are_read_as_meant() {
     let qwen2 = open("qwen2");
     assert_eq!(qwen2.config().family, Family::Qwen2);
     assert!(qwen2.config().qkv_bias && qwen2.config().tied && !qwen2.config().qk_norm);
-    assert!(qwen2.tensor(Role::Layer(1, Part::KBias)).is_some() && qwen2.tensor(Role::Layer(1, Part::OBias)).is_none());
+    assert!(
+        qwen2.tensor(Role::Layer(1, Part::KBias)).is_some()
+            && qwen2.tensor(Role::Layer(1, Part::OBias)).is_none()
+    );
     let qwen3 = open("qwen3");
     assert!(qwen3.config().qk_norm && qwen3.config().q_dim() == 48);
     let mistral = open("mistral");
@@ -70,7 +79,11 @@ fn ggufs_in_llama_cpps_conventions_match_numpy() {
         as_gguf(&original, &path);
         let model = Model::open(&path).unwrap();
         for role in Role::all(original.config()) {
-            assert_eq!(model.dequantised(role).unwrap(), original.dequantised(role).unwrap(), "{name} {role:?}");
+            assert_eq!(
+                model.dequantised(role).unwrap(),
+                original.dequantised(role).unwrap(),
+                "{name} {role:?}"
+            );
         }
         check(name, &model);
     }
@@ -131,5 +144,8 @@ fn tokens_outside_the_vocabulary_are_an_error() {
     let reference = Reference::new(&model).unwrap();
     assert!(reference.hidden_states(&[&[40]]).unwrap_err().to_string().contains("token 40"));
     assert!(reference.generate_greedy(&[], 1).is_err());
-    assert_eq!(reference.generate_greedy(&[1, 7], 3).unwrap().len().clamp(1, 3), reference.generate_greedy(&[1, 7], 3).unwrap().len());
+    assert_eq!(
+        reference.generate_greedy(&[1, 7], 3).unwrap().len().clamp(1, 3),
+        reference.generate_greedy(&[1, 7], 3).unwrap().len()
+    );
 }

@@ -22,7 +22,8 @@ fn every_format_dequantises_bit_for_bit() {
     for format in DataType::ALL.into_iter().filter(|f| *f != DataType::F32) {
         assert_eq!(gguf.tensor(format.name()).unwrap().format, format);
         let got: Vec<u32> = weights(&gguf, format.name()).iter().map(|w| w.to_bits()).collect();
-        let expected: Vec<u32> = weights(&gguf, &format!("{format}.expected")).iter().map(|w| w.to_bits()).collect();
+        let expected: Vec<u32> =
+            weights(&gguf, &format!("{format}.expected")).iter().map(|w| w.to_bits()).collect();
         assert_eq!(got.len(), 1_024);
         assert_eq!(got, expected, "{format}");
     }
@@ -81,9 +82,11 @@ fn an_export_holds_the_dequantised_weights() {
 fn a_writer_refuses_bytes_that_do_not_fit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.gguf");
-    let wrong = GgufTensor { name: "t".into(), format: DataType::Q4_0, dims: vec![33], data: Box::new(Vec::new) };
+    let wrong =
+        GgufTensor { name: "t".into(), format: DataType::Q4_0, dims: vec![33], data: Box::new(Vec::new) };
     assert!(write_gguf(&path, &[], &[wrong]).is_err());
-    let short = GgufTensor { name: "t".into(), format: DataType::F32, dims: vec![2], data: Box::new(|| vec![0; 4]) };
+    let short =
+        GgufTensor { name: "t".into(), format: DataType::F32, dims: vec![2], data: Box::new(|| vec![0; 4]) };
     assert!(write_gguf(&path, &[], &[short]).is_err());
     assert!(!path.exists(), "nothing half-written is left");
 }

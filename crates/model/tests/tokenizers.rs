@@ -5,6 +5,7 @@ mod tiny;
 
 use model::gguf::Gguf;
 use model::{ControlTokens, EncodeOptions, Model, Tokenizer, Utf8Buffer, default_cache_dir};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -30,15 +31,27 @@ const VOCABULARIES: [&str; 13] = [
 fn fixtures(test: &str) -> Option<&'static PathBuf> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
-        let folder = default_cache_dir().map_err(|e| e.to_string())?.join("../fixtures/llama-cpp-python-0.3.36");
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/models/tools/fetch_vocabularies.py");
-        let output = Command::new("python3").arg(script).arg(&folder).output().map_err(|e| format!("python3: {e}"))?;
-        if output.status.success() { Ok(folder) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        let folder =
+            default_cache_dir().map_err(|e| e.to_string())?.join("../fixtures/llama-cpp-python-0.3.36");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../conformance/models/tools/fetch_vocabularies.py");
+        let output =
+            Command::new("python3").arg(script).arg(&folder).output().map_err(|e| format!("python3: {e}"))?;
+        if output.status.success() {
+            Ok(folder)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
     });
     match folder {
         Ok(folder) => Some(folder),
         Err(reason) => {
-            eprintln!("SKIPPED {test}: llama.cpp's vocabulary fixtures cannot be fetched: {reason}");
+            std::io::stderr()
+                .write_all(
+                    format!("SKIPPED {test}: llama.cpp's vocabulary fixtures cannot be fetched: {reason}\n")
+                        .as_bytes(),
+                )
+                .unwrap();
             None
         }
     }
@@ -53,7 +66,9 @@ fn ids_equal_llama_cpps_fixtures() {
     let Some(folder) = fixtures("ids_equal_llama_cpps_fixtures") else { return };
     for name in VOCABULARIES {
         let tokenizer = tokenizer(folder, name);
-        let file = |ending: &str| std::fs::read_to_string(folder.join(format!("ggml-vocab-{name}.gguf.{ending}"))).unwrap();
+        let file = |ending: &str| {
+            std::fs::read_to_string(folder.join(format!("ggml-vocab-{name}.gguf.{ending}"))).unwrap()
+        };
         let (inputs, outputs) = (file("inp"), file("out"));
         let expected: Vec<Vec<u32>> =
             outputs.lines().map(|l| l.split_whitespace().map(|id| id.parse().unwrap()).collect()).collect();
@@ -145,7 +160,11 @@ fn chat_templates_of_the_families_render() {
         let source = std::fs::read_to_string(folder.join(file)).unwrap();
         let template = model::ChatTemplate::new(&source, "<s>", "</s>").unwrap();
         for tools in [None, Some(tools.clone())] {
-            let options = model::RenderOptions { add_generation_prompt: true, tools: tools.clone(), ..Default::default() };
+            let options = model::RenderOptions {
+                add_generation_prompt: true,
+                tools: tools.clone(),
+                ..Default::default()
+            };
             let text = template.render(&messages, &options).unwrap_or_else(|e| panic!("{file}: {e}"));
             assert!(text.contains("Be brief.") && text.contains("3+3?"), "{file}: {text}");
             if tools.is_none() {

@@ -36,7 +36,12 @@ impl Keys<'_> {
             None => self.gguf.usize(&key),
             Some(items) => match items.first() {
                 Some(&first) if items.iter().all(|&x| x == first) => Ok(Some(first as usize)),
-                _ => Err(Error::unsupported(self.gguf.path(), key, "a value that differs from layer to layer", "one value")),
+                _ => Err(Error::unsupported(
+                    self.gguf.path(),
+                    key,
+                    "a value that differs from layer to layer",
+                    "one value",
+                )),
             },
         }
     }
@@ -60,17 +65,29 @@ pub(crate) fn config_from_gguf(gguf: &Gguf) -> Result<ModelConfig> {
     };
     let keys = Keys { gguf, architecture };
     if keys.usize("expert_count")?.is_some_and(|n| n > 0) {
-        return Err(Error::unsupported(path, keys.key("expert_count"), "a mixture of experts", "dense feed-forward layers"));
+        return Err(Error::unsupported(
+            path,
+            keys.key("expert_count"),
+            "a mixture of experts",
+            "dense feed-forward layers",
+        ));
     }
     let hidden = keys.needed("embedding_length")?;
-    let heads = keys.uniform("attention.head_count")?.ok_or_else(|| Error::missing(path, "key", keys.key("attention.head_count")))?;
+    let heads = keys
+        .uniform("attention.head_count")?
+        .ok_or_else(|| Error::missing(path, "key", keys.key("attention.head_count")))?;
     let head_dim = match keys.usize("attention.key_length")? {
         Some(dim) => dim,
         None if heads > 0 => hidden / heads,
         None => 0,
     };
     if keys.usize("attention.value_length")?.is_some_and(|v| v != head_dim) {
-        return Err(Error::unsupported(path, keys.key("attention.value_length"), "a value head unlike the key head", "equal ones"));
+        return Err(Error::unsupported(
+            path,
+            keys.key("attention.value_length"),
+            "a value head unlike the key head",
+            "equal ones",
+        ));
     }
     let config = ModelConfig {
         family,
@@ -80,12 +97,15 @@ pub(crate) fn config_from_gguf(gguf: &Gguf) -> Result<ModelConfig> {
         heads,
         kv_heads: keys.uniform("attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
-        ffn: keys.uniform("feed_forward_length")?.ok_or_else(|| Error::missing(path, "key", keys.key("feed_forward_length")))?,
+        ffn: keys
+            .uniform("feed_forward_length")?
+            .ok_or_else(|| Error::missing(path, "key", keys.key("feed_forward_length")))?,
         vocab: vocabulary(gguf, &keys)?,
         context: keys.needed("context_length")?,
         rms_eps: keys
             .f64("attention.layer_norm_rms_epsilon")?
-            .ok_or_else(|| Error::missing(path, "key", keys.key("attention.layer_norm_rms_epsilon")))? as f32,
+            .ok_or_else(|| Error::missing(path, "key", keys.key("attention.layer_norm_rms_epsilon")))?
+            as f32,
         rope: rope(&keys, head_dim, family)?,
         qkv_bias: gguf.tensor("blk.0.attn_q.bias").is_some(),
         output_bias: gguf.tensor("blk.0.attn_output.bias").is_some(),
@@ -138,7 +158,11 @@ fn scaling(keys: &Keys) -> Result<RopeScaling> {
         None => keys.f64("rope.scale_linear")?.unwrap_or(1.0),
     };
     if !(factor.is_finite() && factor >= 0.0) {
-        return Err(Error::bad_value(keys.gguf.path(), keys.key("rope.scaling.factor"), format!("{factor} is not a factor")));
+        return Err(Error::bad_value(
+            keys.gguf.path(),
+            keys.key("rope.scaling.factor"),
+            format!("{factor} is not a factor"),
+        ));
     }
     match kind {
         _ if factor == 0.0 || factor == 1.0 => Ok(RopeScaling::None),
@@ -152,7 +176,9 @@ fn scaling(keys: &Keys) -> Result<RopeScaling> {
             beta_slow: keys.f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
             attention_factor: keys.f64("rope.scaling.attn_factor")?.map(|a| a * (1.0 + 0.1 * factor.ln())),
         }),
-        other => Err(Error::unsupported(keys.gguf.path(), kind_key, format!("{other:?}"), "none, linear, yarn")),
+        other => {
+            Err(Error::unsupported(keys.gguf.path(), kind_key, format!("{other:?}"), "none, linear, yarn"))
+        }
     }
 }
 
@@ -160,7 +186,11 @@ fn frequency_factors(gguf: &Gguf) -> Result<Option<Vec<f32>>> {
     let Some(tensor) = gguf.tensor("rope_freqs.weight") else { return Ok(None) };
     let [rows, cols] = tensor.shape();
     if rows * cols > 4_096 {
-        return Err(Error::damaged(gguf.path(), "tensor rope_freqs.weight", format!("{} factors", rows * cols)));
+        return Err(Error::damaged(
+            gguf.path(),
+            "tensor rope_freqs.weight",
+            format!("{} factors", rows * cols),
+        ));
     }
     let mut factors = vec![0.0; rows * cols];
     dequantise_into(tensor.format, gguf.bytes(tensor), &mut factors);

@@ -13,7 +13,8 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(Error::io("read", path)(e)),
     };
-    let value: Value = serde_json::from_slice(&text).map_err(|e| Error::damaged(path, "JSON", e.to_string()))?;
+    let value: Value =
+        serde_json::from_slice(&text).map_err(|e| Error::damaged(path, "JSON", e.to_string()))?;
     if !value.is_object() {
         return Err(Error::damaged(path, "JSON", "the top level is not an object"));
     }
@@ -157,7 +158,12 @@ fn refuse_variants(fields: &Fields) -> Result<()> {
     }
     if let Some(quantised) = fields.get("quantization_config") {
         let method = quantised.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed");
-        return Err(Error::unsupported(path, "quantization_config", format!("method {method}"), "F32, F16 and BF16 weights"));
+        return Err(Error::unsupported(
+            path,
+            "quantization_config",
+            format!("method {method}"),
+            "F32, F16 and BF16 weights",
+        ));
     }
     Ok(())
 }
@@ -172,13 +178,19 @@ fn sliding_window(fields: &Fields, family: Family, layers: usize) -> Result<Opti
     if !in_use {
         return Ok(None);
     }
-    let mut first_layer = if family == Family::Mistral { 0 } else { fields.usize("max_window_layers")?.unwrap_or(28) };
+    let mut first_layer =
+        if family == Family::Mistral { 0 } else { fields.usize("max_window_layers")?.unwrap_or(28) };
     if let Some(types) = fields.get("layer_types").and_then(Value::as_array) {
         let sliding: Vec<bool> = types.iter().map(|t| t == "sliding_attention").collect();
         first_layer = sliding.iter().position(|&s| s).unwrap_or(layers);
         if sliding[first_layer.min(sliding.len())..].contains(&false) {
             let supported = "full attention in the first layers, sliding in the rest";
-            return Err(Error::unsupported(fields.path, "layer_types", "full attention after sliding", supported));
+            return Err(Error::unsupported(
+                fields.path,
+                "layer_types",
+                "full attention after sliding",
+                supported,
+            ));
         }
     }
     Ok((first_layer < layers).then_some(SlidingWindow { tokens, first_layer }))
@@ -209,9 +221,9 @@ fn scaling(rope: &Fields, section: &str, config: &Fields) -> Result<RopeScaling>
         None => rope.str("type")?,
     };
     let needed = |key: &str| -> Result<f64> {
-        rope.f64(key)?
-            .filter(|v| v.is_finite() && *v > 0.0)
-            .ok_or_else(|| Error::bad_value(rope.path, format!("{section}.{key}"), "a positive number is needed"))
+        rope.f64(key)?.filter(|v| v.is_finite() && *v > 0.0).ok_or_else(|| {
+            Error::bad_value(rope.path, format!("{section}.{key}"), "a positive number is needed")
+        })
     };
     let original = || -> Result<usize> {
         match rope.usize("original_max_position_embeddings")? {
@@ -229,7 +241,12 @@ fn scaling(rope: &Fields, section: &str, config: &Fields) -> Result<RopeScaling>
             original_context: original()?,
         }),
         Some("yarn") if rope.get("mscale").is_some() || rope.get("mscale_all_dim").is_some() => {
-            Err(Error::unsupported(rope.path, format!("{section}.mscale"), "yarn with mscale", "yarn with attention_factor"))
+            Err(Error::unsupported(
+                rope.path,
+                format!("{section}.mscale"),
+                "yarn with mscale",
+                "yarn with attention_factor",
+            ))
         }
         Some("yarn") => Ok(RopeScaling::Yarn {
             factor: needed("factor")?,
@@ -240,7 +257,12 @@ fn scaling(rope: &Fields, section: &str, config: &Fields) -> Result<RopeScaling>
         }),
         Some(other) => {
             let supported = "default, linear, llama3, yarn";
-            Err(Error::unsupported(rope.path, format!("{section}.rope_type"), format!("{other:?}"), supported))
+            Err(Error::unsupported(
+                rope.path,
+                format!("{section}.rope_type"),
+                format!("{other:?}"),
+                supported,
+            ))
         }
     }
 }

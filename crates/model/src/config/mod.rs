@@ -129,7 +129,11 @@ impl ModelConfig {
             return Err(Error::bad_value(path, "number of key/value heads", reason));
         }
         if !(self.rms_eps > 0.0 && self.rms_eps < 1.0) {
-            return Err(Error::bad_value(path, "RMSNorm epsilon", format!("{} is not between 0 and 1", self.rms_eps)));
+            return Err(Error::bad_value(
+                path,
+                "RMSNorm epsilon",
+                format!("{} is not between 0 and 1", self.rms_eps),
+            ));
         }
         self.check_rope(path)
     }
@@ -137,11 +141,16 @@ impl ModelConfig {
     fn check_rope(&self, path: &Path) -> Result<()> {
         let rope = &self.rope;
         if rope.dim == 0 || rope.dim > self.head_dim || !rope.dim.is_multiple_of(2) {
-            let reason = format!("{} is not an even number up to the head dimension {}", rope.dim, self.head_dim);
+            let reason =
+                format!("{} is not an even number up to the head dimension {}", rope.dim, self.head_dim);
             return Err(Error::bad_value(path, "rope dimension", reason));
         }
         if !(rope.theta.is_finite() && rope.theta > 1.0) {
-            return Err(Error::bad_value(path, "rope theta", format!("{} is not a finite number above 1", rope.theta)));
+            return Err(Error::bad_value(
+                path,
+                "rope theta",
+                format!("{} is not a finite number above 1", rope.theta),
+            ));
         }
         if let RopeScaling::Factors(factors) = &rope.scaling
             && factors.len() != rope.dim / 2

@@ -55,7 +55,11 @@ impl<'a> Cursor<'a> {
         let count = self.u64(place)?;
         let most = self.left() / least;
         usize::try_from(count).ok().filter(|&n| n <= most).ok_or_else(|| {
-            Error::damaged(self.path, place, format!("a count of {count}, but the rest of the file holds at most {most}"))
+            Error::damaged(
+                self.path,
+                place,
+                format!("a count of {count}, but the rest of the file holds at most {most}"),
+            )
         })
     }
 
@@ -100,7 +104,11 @@ impl<'a> Cursor<'a> {
 
     fn value_array(&mut self, place: &str, depth: usize) -> Result<Array> {
         if depth >= MAX_DEPTH {
-            return Err(Error::damaged(self.path, place, format!("arrays nested more than {MAX_DEPTH} deep")));
+            return Err(Error::damaged(
+                self.path,
+                place,
+                format!("arrays nested more than {MAX_DEPTH} deep"),
+            ));
         }
         Ok(match self.value_type(place)? {
             ValueType::U8 => Array::U8(self.numbers(place, u8::from_le_bytes)?),
@@ -123,7 +131,12 @@ impl<'a> Cursor<'a> {
         self.items(place, N, |c| Ok(read(c.array(place)?)))
     }
 
-    fn items<T>(&mut self, place: &str, least: usize, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+    fn items<T>(
+        &mut self,
+        place: &str,
+        least: usize,
+        mut read: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<Vec<T>> {
         let count = self.count(least, place)?;
         let mut out = Vec::with_capacity(count);
         for _ in 0..count {

@@ -66,13 +66,19 @@ impl Gguf {
         let path = file.path().to_owned();
         let mut cursor = Cursor::new(&path, &file);
         if !file.starts_with(&MAGIC) {
-            let reason = format!("the file starts with {:02x?}, not with \"GGUF\"", &file[..file.len().min(4)]);
+            let reason =
+                format!("the file starts with {:02x?}, not with \"GGUF\"", &file[..file.len().min(4)]);
             return Err(Error::NotAModel { path, reason });
         }
         cursor.take(4, "magic")?;
         let version = cursor.u32("version")?;
         if version != VERSION {
-            return Err(Error::unsupported(&path, "version", format!("GGUF version {version}"), "version 3, little endian"));
+            return Err(Error::unsupported(
+                &path,
+                "version",
+                format!("GGUF version {version}"),
+                "version 3, little endian",
+            ));
         }
         // The least tensor entry: name length, dimension count, one dimension, type, offset.
         let tensor_count = cursor.count(32, "tensor count")?;
@@ -167,9 +173,9 @@ impl Gguf {
     ) -> Result<Option<T>> {
         match self.get(key) {
             None => Ok(None),
-            Some(value) => read(value)
-                .map(Some)
-                .ok_or_else(|| Error::bad_value(self.path(), key, format!("{wanted} is needed, found {}", describe(value)))),
+            Some(value) => read(value).map(Some).ok_or_else(|| {
+                Error::bad_value(self.path(), key, format!("{wanted} is needed, found {}", describe(value)))
+            }),
         }
     }
 }
@@ -235,24 +241,36 @@ fn read_tensor_table(cursor: &mut Cursor, path: &Path, count: usize) -> Result<V
     Ok(tensors)
 }
 
-fn place_tensors(path: &Path, raw: Vec<RawTensor>, start: u64, alignment: u64, len: u64) -> Result<Vec<TensorEntry>> {
+fn place_tensors(
+    path: &Path,
+    raw: Vec<RawTensor>,
+    start: u64,
+    alignment: u64,
+    len: u64,
+) -> Result<Vec<TensorEntry>> {
     let mut tensors = Vec::with_capacity(raw.len());
     for RawTensor { name, dims, format, offset } in raw {
         let place = || format!("tensor {name}");
         let format = DataType::from_ggml_id(format)
             .ok_or_else(|| Error::unsupported(path, place(), ggml_type_name(format), DataType::SUPPORTED))?;
         if offset % alignment != 0 {
-            return Err(Error::damaged(path, place(), format!("offset {offset} is not a multiple of {alignment}")));
+            return Err(Error::damaged(
+                path,
+                place(),
+                format!("offset {offset} is not a multiple of {alignment}"),
+            ));
         }
         if dims.contains(&0) {
             return Err(Error::damaged(path, place(), format!("a dimension of 0 in {dims:?}")));
         }
-        let size = tensor_bytes(format, &dims)
-            .ok_or_else(|| Error::damaged(path, place(), format!("dimensions {dims:?} do not fit format {format}")))?;
+        let size = tensor_bytes(format, &dims).ok_or_else(|| {
+            Error::damaged(path, place(), format!("dimensions {dims:?} do not fit format {format}"))
+        })?;
         let begin = start.checked_add(offset);
         let end = begin.and_then(|b| b.checked_add(size)).filter(|&end| end <= len);
         let (Some(begin), Some(end)) = (begin, end) else {
-            let reason = format!("{size} bytes at data offset {offset} reach beyond the file's end ({len} bytes)");
+            let reason =
+                format!("{size} bytes at data offset {offset} reach beyond the file's end ({len} bytes)");
             return Err(Error::damaged(path, place(), reason));
         };
         tensors.push(TensorEntry { name, format, dims, range: begin as usize..end as usize });

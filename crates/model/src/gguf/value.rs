@@ -62,7 +62,9 @@ impl ValueType {
     /// The type with this number.
     pub fn from_id(id: u32) -> Option<ValueType> {
         use ValueType::*;
-        [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64].into_iter().find(|t| *t as u32 == id)
+        [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64]
+            .into_iter()
+            .find(|t| *t as u32 == id)
     }
 }
 

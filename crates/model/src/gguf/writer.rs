@@ -21,13 +21,28 @@ pub struct GgufTensor<'a> {
 
 impl<'a> GgufTensor<'a> {
     /// An F32 tensor of `[rows, cols]` weights, row-major.
-    pub fn f32_matrix(name: impl Into<String>, rows: usize, cols: usize, weights: &'a [f32]) -> GgufTensor<'a> {
-        GgufTensor { name: name.into(), format: DataType::F32, dims: vec![cols as u64, rows as u64], data: f32_data(weights) }
+    pub fn f32_matrix(
+        name: impl Into<String>,
+        rows: usize,
+        cols: usize,
+        weights: &'a [f32],
+    ) -> GgufTensor<'a> {
+        GgufTensor {
+            name: name.into(),
+            format: DataType::F32,
+            dims: vec![cols as u64, rows as u64],
+            data: f32_data(weights),
+        }
     }
 
     /// An F32 vector.
     pub fn f32_vector(name: impl Into<String>, weights: &'a [f32]) -> GgufTensor<'a> {
-        GgufTensor { name: name.into(), format: DataType::F32, dims: vec![weights.len() as u64], data: f32_data(weights) }
+        GgufTensor {
+            name: name.into(),
+            format: DataType::F32,
+            dims: vec![weights.len() as u64],
+            data: f32_data(weights),
+        }
     }
 
     fn byte_len(&self) -> Option<u64> {
@@ -53,7 +68,12 @@ pub fn write_gguf(path: &Path, metadata: &[(String, Value)], tensors: &[GgufTens
     for tensor in tensors {
         let bytes = (tensor.data)();
         if Some(bytes.len() as u64) != tensor.byte_len() {
-            return Err(Error::Argument(format!("tensor {}: {} bytes do not fit {:?}", tensor.name, bytes.len(), tensor.dims)));
+            return Err(Error::Argument(format!(
+                "tensor {}: {} bytes do not fit {:?}",
+                tensor.name,
+                bytes.len(),
+                tensor.dims
+            )));
         }
         out.write_all(&bytes).map_err(Error::io("write", path))?;
         let padding = padding(bytes.len() as u64);
@@ -83,7 +103,10 @@ fn header(metadata: &[(String, Value)], tensors: &[GgufTensor<'_>]) -> Result<Ve
     let mut offset = 0_u64;
     for tensor in tensors {
         let len = tensor.byte_len().ok_or_else(|| {
-            Error::Argument(format!("tensor {}: dimensions {:?} do not fit {}", tensor.name, tensor.dims, tensor.format))
+            Error::Argument(format!(
+                "tensor {}: dimensions {:?} do not fit {}",
+                tensor.name, tensor.dims, tensor.format
+            ))
         })?;
         put_string(&mut out, &tensor.name);
         out.extend((tensor.dims.len() as u32).to_le_bytes());
@@ -131,7 +154,12 @@ fn put_value(out: &mut Vec<u8>, value: &Value) {
 }
 
 fn put_array(out: &mut Vec<u8>, array: &Array) {
-    fn numbers<T, const N: usize>(out: &mut Vec<u8>, kind: ValueType, items: &[T], bytes: impl Fn(&T) -> [u8; N]) {
+    fn numbers<T, const N: usize>(
+        out: &mut Vec<u8>,
+        kind: ValueType,
+        items: &[T],
+        bytes: impl Fn(&T) -> [u8; N],
+    ) {
         out.extend((kind as u32).to_le_bytes());
         out.extend((items.len() as u64).to_le_bytes());
         items.iter().for_each(|item| out.extend(bytes(item)));

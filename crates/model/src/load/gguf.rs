@@ -63,7 +63,12 @@ fn tensors(gguf: &Gguf, config: &ModelConfig) -> Result<HashMap<Role, Tensor>> {
         let expected = role_of(&entry.name).filter(|&role| role.exists_in(config));
         let role = expected.ok_or_else(|| {
             let supported = format!("the tensors of {} with {} layers", config.family.name(), config.layers);
-            Error::unsupported(gguf.path(), format!("tensor {}", entry.name), "a tensor of another architecture", supported)
+            Error::unsupported(
+                gguf.path(),
+                format!("tensor {}", entry.name),
+                "a tensor of another architecture",
+                supported,
+            )
         })?;
         tensors.insert(role, tensor(gguf, entry, role, config));
     }
@@ -77,7 +82,15 @@ fn tensor(gguf: &Gguf, entry: &TensorEntry, role: Role, config: &ModelConfig) ->
         Family::Llama if rotated => RowOrder::InterleavedHeads { head_dim: config.head_dim },
         _ => RowOrder::Canonical,
     };
-    Tensor { name: entry.name.clone(), file: gguf.file().clone(), range: entry.range.clone(), format: entry.format, rows, cols, order }
+    Tensor {
+        name: entry.name.clone(),
+        file: gguf.file().clone(),
+        range: entry.range.clone(),
+        format: entry.format,
+        rows,
+        cols,
+        order,
+    }
 }
 
 fn role_of(name: &str) -> Option<Role> {

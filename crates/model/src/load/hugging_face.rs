@@ -52,7 +52,13 @@ pub(super) fn open(folder: &Path) -> Result<Model> {
     let chat_template = chat_template(folder, tokenizer_config.as_ref())?;
     let defaults = defaults(&generation);
     let mut sources = files;
-    for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"] {
+    for name in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "generation_config.json",
+    ] {
         let path = folder.join(name);
         if path.is_file() {
             sources.push(Mapped::open(&path)?);
@@ -78,7 +84,11 @@ fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let Some(index) = read_json(&index_path)? else {
         let single = folder.join("model.safetensors");
         if !single.is_file() {
-            return Err(Error::missing(folder, "file", "model.safetensors (or model.safetensors.index.json)"));
+            return Err(Error::missing(
+                folder,
+                "file",
+                "model.safetensors (or model.safetensors.index.json)",
+            ));
         }
         return Ok(vec![single]);
     };
@@ -88,9 +98,14 @@ fn weight_files(folder: &Path) -> Result<Vec<PathBuf>> {
         .ok_or_else(|| Error::missing(&index_path, "key", "weight_map"))?;
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
-        let plain = file.as_str().filter(|f| !f.is_empty() && !f.contains(['/', '\\']) && *f != ".." && *f != ".");
+        let plain =
+            file.as_str().filter(|f| !f.is_empty() && !f.contains(['/', '\\']) && *f != ".." && *f != ".");
         let name = plain.ok_or_else(|| {
-            Error::bad_value(&index_path, format!("weight_map.{tensor}"), format!("a file name in this folder is needed, found {file}"))
+            Error::bad_value(
+                &index_path,
+                format!("weight_map.{tensor}"),
+                format!("a file name in this folder is needed, found {file}"),
+            )
         })?;
         names.insert(folder.join(name));
     }
@@ -109,7 +124,8 @@ fn add_tensors(file: &Mapped, config: &ModelConfig, tensors: &mut HashMap<Role, 
             Some(role) if role.exists_in(config) => role,
             _ if name.ends_with("rotary_emb.inv_freq") => continue,
             _ => {
-                let supported = format!("the tensors of {} with {} layers", config.family.name(), config.layers);
+                let supported =
+                    format!("the tensors of {} with {} layers", config.family.name(), config.layers);
                 return Err(Error::unsupported(path, place(), "a tensor of another architecture", supported));
             }
         };
@@ -117,19 +133,35 @@ fn add_tensors(file: &Mapped, config: &ModelConfig, tensors: &mut HashMap<Role, 
             Dtype::F32 => DataType::F32,
             Dtype::F16 => DataType::F16,
             Dtype::BF16 => DataType::BF16,
-            other => return Err(Error::unsupported(path, place(), format!("dtype {other:?}"), "F32, F16, BF16")),
+            other => {
+                return Err(Error::unsupported(path, place(), format!("dtype {other:?}"), "F32, F16, BF16"));
+            }
         };
         let (rows, cols) = match info.shape.as_slice() {
             [n] => (*n, 1),
             [rows, cols] => (*rows, *cols),
-            other => return Err(Error::damaged(path, place(), format!("shape {other:?}; one or two dimensions are needed"))),
+            other => {
+                return Err(Error::damaged(
+                    path,
+                    place(),
+                    format!("shape {other:?}; one or two dimensions are needed"),
+                ));
+            }
         };
         let (start, end) = info.data_offsets;
         let range = data_start + start..data_start + end;
         if range.start > range.end || range.end > file.len() {
             return Err(Error::damaged(path, place(), "its data reaches beyond the file's end"));
         }
-        let tensor = Tensor { name: name.clone(), file: file.clone(), range, format, rows, cols, order: RowOrder::Canonical };
+        let tensor = Tensor {
+            name: name.clone(),
+            file: file.clone(),
+            range,
+            format,
+            rows,
+            cols,
+            order: RowOrder::Canonical,
+        };
         if tensors.insert(role, tensor).is_some() {
             return Err(Error::damaged(path, place(), "the tensor occurs in several files"));
         }
@@ -171,7 +203,9 @@ pub(super) fn chat_template(folder: &Path, config: Option<&Value>) -> Result<Opt
     let path = folder.join("chat_template.jinja");
     let source = match std::fs::read_to_string(&path) {
         Ok(source) => Some(source),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => config.and_then(|c| named_template(c.get("chat_template")?)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            config.and_then(|c| named_template(c.get("chat_template")?))
+        }
         Err(e) => return Err(Error::io("read", &path)(e)),
     };
     source.map(|source| ChatTemplate::new(&source, &text("bos_token"), &text("eos_token"))).transpose()

@@ -32,8 +32,13 @@ pub(crate) fn open(path: &Path) -> Result<Model> {
         .collect();
     match (ggufs.pop(), ggufs.is_empty()) {
         (Some(only), true) => gguf::open(&only),
-        (Some(_), false) => Err(Error::NotAModel { path: path.to_owned(), reason: "several .gguf files; name one".into() }),
-        (None, _) => Err(Error::NotAModel { path: path.to_owned(), reason: "no config.json and no .gguf file in it".into() }),
+        (Some(_), false) => {
+            Err(Error::NotAModel { path: path.to_owned(), reason: "several .gguf files; name one".into() })
+        }
+        (None, _) => Err(Error::NotAModel {
+            path: path.to_owned(),
+            reason: "no config.json and no .gguf file in it".into(),
+        }),
     }
 }
 

@@ -14,8 +14,13 @@ use std::sync::Arc;
 /// Vocabulary and metadata of a GGUF file, without tensors.
 const GGUF_NAME: &str = "tokenizer.gguf";
 /// The files of a Hugging Face folder that text needs; the first one must be there.
-const HF_NAMES: [&str; 5] =
-    ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json", "config.json"];
+const HF_NAMES: [&str; 5] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "config.json",
+];
 
 /// Tokenizer, chat template and generation defaults.
 #[derive(Clone, Debug)]

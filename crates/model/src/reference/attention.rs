@@ -29,14 +29,21 @@ impl LayerCache {
 }
 
 /// Attention of the latest `q.len() / q_dim` positions over everything in the cache; gives rows of `heads * head_dim`.
-pub(super) fn attend(config: &ModelConfig, layer: usize, q: &[f32], cache: &LayerCache, threads: usize) -> Vec<f32> {
+pub(super) fn attend(
+    config: &ModelConfig,
+    layer: usize,
+    q: &[f32],
+    cache: &LayerCache,
+    threads: usize,
+) -> Vec<f32> {
     let (head_dim, q_dim) = (config.head_dim, config.q_dim());
     let queries = q.len() / q_dim;
     let total = cache.keys[0].len() / head_dim;
     let task = Task { first: total - queries, window: config.window_of(layer), queries, total, head_dim };
     let per_group = config.heads / config.kv_heads;
     let head = |h: usize| {
-        let rows: Vec<f32> = q.chunks_exact(q_dim).flat_map(|row| &row[h * head_dim..(h + 1) * head_dim]).copied().collect();
+        let rows: Vec<f32> =
+            q.chunks_exact(q_dim).flat_map(|row| &row[h * head_dim..(h + 1) * head_dim]).copied().collect();
         let group = h / per_group;
         task.run(&rows, &cache.keys[group], &cache.values[group])
     };
@@ -48,9 +55,16 @@ pub(super) fn attend(config: &ModelConfig, layer: usize, q: &[f32], cache: &Laye
             let head = &head;
             let handles: Vec<_> = (0..config.heads)
                 .step_by(share)
-                .map(|first| scope.spawn(move || (first..(first + share).min(config.heads)).map(head).collect::<Vec<_>>()))
+                .map(|first| {
+                    scope.spawn(move || {
+                        (first..(first + share).min(config.heads)).map(head).collect::<Vec<_>>()
+                    })
+                })
                 .collect();
-            handles.into_iter().flat_map(|h| h.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            handles
+                .into_iter()
+                .flat_map(|h| h.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect()
         })
     };
     let mut out = vec![0.0; q.len()];

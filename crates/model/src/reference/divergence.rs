@@ -60,7 +60,8 @@ impl Divergence {
                 .zip(next.chunks(share))
                 .map(|((reference, candidate), next)| {
                     scope.spawn(move || {
-                        let pairs = reference.chunks_exact(vocab).zip(candidate.chunks_exact(vocab)).zip(next);
+                        let pairs =
+                            reference.chunks_exact(vocab).zip(candidate.chunks_exact(vocab)).zip(next);
                         pairs.map(|((r, c), next)| compare(r, c, *next)).collect::<Result<Vec<Row>>>()
                     })
                 })
@@ -118,7 +119,11 @@ impl Divergence {
 
 fn compare(reference: &[f32], candidate: &[f32], next: Option<u32>) -> Result<Row> {
     if reference.is_empty() || reference.len() != candidate.len() {
-        return Err(Error::Argument(format!("{} reference logits, {} of the candidate", reference.len(), candidate.len())));
+        return Err(Error::Argument(format!(
+            "{} reference logits, {} of the candidate",
+            reference.len(),
+            candidate.len()
+        )));
     }
     let (reference_top, reference_total) = normaliser(reference, "reference")?;
     let (candidate_top, candidate_total) = normaliser(candidate, "candidate")?;
@@ -134,10 +139,9 @@ fn compare(reference: &[f32], candidate: &[f32], next: Option<u32>) -> Result<Ro
         None => None,
         Some(next) => {
             let at = next as usize;
-            let (r, c) = reference
-                .get(at)
-                .zip(candidate.get(at))
-                .ok_or_else(|| Error::Argument(format!("token {next} is outside {} logits", reference.len())))?;
+            let (r, c) = reference.get(at).zip(candidate.get(at)).ok_or_else(|| {
+                Error::Argument(format!("token {next} is outside {} logits", reference.len()))
+            })?;
             Some((reference_total - f64::from(*r), candidate_total - f64::from(*c)))
         }
     };
@@ -197,7 +201,8 @@ mod tests {
         let other: Vec<f32> = logits.iter().map(|l| l * 0.9 + 0.1).collect();
         let (mut one, mut all) = (Divergence::new(), Divergence::new());
         for row in 0..5 {
-            one.push(&logits[row * 1_000..][..1_000], &other[row * 1_000..][..1_000], Some(row as u32)).unwrap();
+            one.push(&logits[row * 1_000..][..1_000], &other[row * 1_000..][..1_000], Some(row as u32))
+                .unwrap();
         }
         let next: Vec<Option<u32>> = (0..5).map(Some).collect();
         all.push_rows(&logits, &other, 1_000, &next).unwrap();

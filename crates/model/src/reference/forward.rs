@@ -130,7 +130,8 @@ impl Rotation {
     /// Rotates rows of `heads` heads in place: dimension `j` pairs with `j + half`.
     fn apply(&self, rows: &mut [f32], head_dim: usize, heads: usize) {
         for (t, row) in rows.chunks_exact_mut(head_dim * heads).enumerate() {
-            let (cos, sin) = (&self.cos[t * self.half..][..self.half], &self.sin[t * self.half..][..self.half]);
+            let (cos, sin) =
+                (&self.cos[t * self.half..][..self.half], &self.sin[t * self.half..][..self.half]);
             for head in row.chunks_exact_mut(head_dim) {
                 for j in 0..self.half {
                     let (a, b) = (head[j], head[j + self.half]);

@@ -14,7 +14,10 @@ const WEIGHT_BLOCK: usize = 64;
 /// # Panics
 /// If the lengths do not fit together.
 pub fn matmul(x: &[f32], w: &[f32], depth: usize, out: &mut [f32], threads: usize) {
-    assert!(depth > 0 && x.len().is_multiple_of(depth) && w.len().is_multiple_of(depth), "rows are not whole");
+    assert!(
+        depth > 0 && x.len().is_multiple_of(depth) && w.len().is_multiple_of(depth),
+        "rows are not whole"
+    );
     let (rows, cols) = (x.len() / depth, w.len() / depth);
     assert_eq!(out.len(), rows * cols, "output of {rows} x {cols}");
     if rows == 0 || cols == 0 {
@@ -202,7 +205,13 @@ blocked_product!(run_avx512, avx512, #[target_feature(enable = "avx512f")]);
 blocked_product!(run_avx2, avx2, #[target_feature(enable = "avx2,fma")]);
 
 #[inline(always)]
-fn store<const R: usize, const C: usize>(sums: [[f32; C]; R], out: &mut [f32], row: usize, col: usize, stride: usize) {
+fn store<const R: usize, const C: usize>(
+    sums: [[f32; C]; R],
+    out: &mut [f32],
+    row: usize,
+    col: usize,
+    stride: usize,
+) {
     for (r, sums) in sums.iter().enumerate() {
         let start = (row + r) * stride + col;
         out[start..start + C].copy_from_slice(sums);
@@ -219,6 +228,7 @@ fn padded(tail: &[f32]) -> [f32; LANES] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     fn noise(len: usize, seed: u32) -> Vec<f32> {
         let mut state = seed;
@@ -232,7 +242,9 @@ mod tests {
 
     #[test]
     fn agrees_with_f64_for_all_edge_shapes() {
-        for (rows, cols, depth) in [(1, 1, 1), (1, 5, 7), (3, 4, 16), (4, 4, 33), (5, 67, 48), (9, 130, 100), (64, 70, 513)] {
+        for (rows, cols, depth) in
+            [(1, 1, 1), (1, 5, 7), (3, 4, 16), (4, 4, 33), (5, 67, 48), (9, 130, 100), (64, 70, 513)]
+        {
             let (x, w) = (noise(rows * depth, 1), noise(cols * depth, 2));
             let mut out = vec![f32::NAN; rows * cols];
             matmul(&x, &w, depth, &mut out, 2);
@@ -240,7 +252,10 @@ mod tests {
                 let (t, n) = (i / cols, i % cols);
                 let terms = (0..depth).map(|k| f64::from(x[t * depth + k]) * f64::from(w[n * depth + k]));
                 let (sum, scale) = terms.fold((0.0, 0.0), |(s, a), p| (s + p, a + p.abs()));
-                assert!((f64::from(got) - sum).abs() <= 1e-6 * (scale + 1e-3), "{rows}x{cols}x{depth} at {t},{n}: {got} {sum}");
+                assert!(
+                    (f64::from(got) - sum).abs() <= 1e-6 * (scale + 1e-3),
+                    "{rows}x{cols}x{depth} at {t},{n}: {got} {sum}"
+                );
             }
         }
     }
@@ -262,7 +277,11 @@ mod tests {
     #[test]
     fn wide_and_narrow_vectors_agree_bit_for_bit() {
         if !std::arch::is_x86_feature_detected!("avx512f") || !std::arch::is_x86_feature_detected!("fma") {
-            eprintln!("SKIPPED wide_and_narrow_vectors_agree_bit_for_bit: this machine has no AVX-512");
+            std::io::stderr()
+                .write_all(
+                    b"SKIPPED wide_and_narrow_vectors_agree_bit_for_bit: this machine has no AVX-512\n",
+                )
+                .unwrap();
             return;
         }
         let (x, w) = (noise(6 * 77, 5), noise(9 * 77, 6));

@@ -102,7 +102,8 @@ impl Reference {
     /// [`Error::Argument`] for a token outside the vocabulary.
     pub fn hidden_states(&self, windows: &[&[u32]]) -> Result<Vec<f32>> {
         if windows.len() < self.threads {
-            let states = windows.iter().map(|window| self.session().append(window)).collect::<Result<Vec<_>>>()?;
+            let states =
+                windows.iter().map(|window| self.session().append(window)).collect::<Result<Vec<_>>>()?;
             return Ok(states.concat());
         }
         let next = AtomicUsize::new(0);

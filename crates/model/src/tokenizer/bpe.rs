@@ -19,7 +19,8 @@ pub(super) struct Bpe {
 impl Bpe {
     /// `merges` as GGUF gives them, `left right`, best first; merges whose parts or result are no token are left out.
     pub(super) fn new(tokens: &[String], merges: &[String], pre: &PreTokenizer) -> Result<Bpe, String> {
-        let vocab: HashMap<String, u32> = tokens.iter().enumerate().map(|(id, text)| (text.clone(), id as u32)).collect();
+        let vocab: HashMap<String, u32> =
+            tokens.iter().enumerate().map(|(id, text)| (text.clone(), id as u32)).collect();
         let pairs = merges.iter().enumerate().filter_map(|(i, merge)| match split_merge(merge) {
             None => Some(Err(format!("tokenizer.ggml.merges[{i}] is {merge:?}, not two parts"))),
             Some((left, right)) => {
@@ -38,7 +39,11 @@ impl Bpe {
         let mut inner = Tokenizer::new(model);
         let mut steps: Vec<PreTokenizerWrapper> = Vec::new();
         for pattern in pre.patterns {
-            let split = Split::new(SplitPattern::Regex((*pattern).to_owned()), SplitDelimiterBehavior::Isolated, false);
+            let split = Split::new(
+                SplitPattern::Regex((*pattern).to_owned()),
+                SplitDelimiterBehavior::Isolated,
+                false,
+            );
             steps.push(split.map_err(|e| e.to_string())?.into());
         }
         steps.push(ByteLevel::new(false, false, false).into());

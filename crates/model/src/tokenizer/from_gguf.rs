@@ -38,13 +38,15 @@ pub(crate) fn tokenizer_from_gguf(gguf: &Gguf) -> Result<Tokenizer> {
     };
     let add_bos = gguf.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(defaults.add_bos);
     let add_eos = gguf.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
-    let mut table = TokenTable::build(tokens.iter().map(String::as_str).zip(kinds.of.iter().copied()), spelling);
+    let mut table =
+        TokenTable::build(tokens.iter().map(String::as_str).zip(kinds.of.iter().copied()), spelling);
     table.strips_leading_space = defaults.space_prefix;
     let mut ends = end_tokens(&table);
     ends.extend(eos);
     ends.extend(id("tokenizer.ggml.eot_token_id")?);
     ends.extend(id("tokenizer.ggml.eom_token_id")?);
-    let encoder = GgufEncoder { special, words, add_bos: bos.filter(|_| add_bos), add_eos: eos.filter(|_| add_eos) };
+    let encoder =
+        GgufEncoder { special, words, add_bos: bos.filter(|_| add_bos), add_eos: eos.filter(|_| add_eos) };
     let mut tokenizer = Tokenizer {
         encoder: Encoder::Gguf(Box::new(encoder)),
         table,
@@ -67,23 +69,40 @@ fn bpe(gguf: &Gguf, tokens: &[String]) -> Result<(Words, Spelling, Defaults)> {
     let path = gguf.path();
     let name = gguf.str("tokenizer.ggml.pre")?.unwrap_or("default");
     let pre = PreTokenizer::by_name(name).ok_or_else(|| {
-        Error::unsupported(path, "tokenizer.ggml.pre", format!("pre-tokenizer {name:?}"), PreTokenizer::supported())
+        Error::unsupported(
+            path,
+            "tokenizer.ggml.pre",
+            format!("pre-tokenizer {name:?}"),
+            PreTokenizer::supported(),
+        )
     })?;
     let merges = gguf
         .typed("tokenizer.ggml.merges", "an array of text", |v| v.as_strings())?
         .ok_or_else(|| Error::missing(path, "key", "tokenizer.ggml.merges"))?;
-    let bpe = Bpe::new(tokens, merges, &pre).map_err(|reason| Error::Tokenizer { path: path.to_owned(), reason })?;
-    Ok((Words::Bpe(bpe), Spelling::ByteLevel, Defaults { add_bos: pre.add_bos, space_prefix: false }))
+    let bpe = Bpe::new(tokens, merges, &pre)
+        .map_err(|reason| Error::Tokenizer { path: path.to_owned(), reason })?;
+    Ok((
+        Words::Bpe(Box::new(bpe)),
+        Spelling::ByteLevel,
+        Defaults { add_bos: pre.add_bos, space_prefix: false },
+    ))
 }
 
-fn spm(gguf: &Gguf, tokens: &[String], kinds: &[Kind], unknown: Option<u32>) -> Result<(Words, Spelling, Defaults)> {
+fn spm(
+    gguf: &Gguf,
+    tokens: &[String],
+    kinds: &[Kind],
+    unknown: Option<u32>,
+) -> Result<(Words, Spelling, Defaults)> {
     let scores = gguf
         .typed("tokenizer.ggml.scores", "an array of f32", |v| v.as_f32s())?
         .filter(|s| s.len() == tokens.len())
-        .ok_or_else(|| Error::bad_value(gguf.path(), "tokenizer.ggml.scores", "one f32 per token is needed"))?;
+        .ok_or_else(|| {
+            Error::bad_value(gguf.path(), "tokenizer.ggml.scores", "one f32 per token is needed")
+        })?;
     let space_prefix = gguf.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let spm = Spm::new(tokens, kinds, scores.to_vec(), unknown, space_prefix);
-    Ok((Words::Spm(spm), Spelling::SentencePiece, Defaults { add_bos: true, space_prefix }))
+    Ok((Words::Spm(Box::new(spm)), Spelling::SentencePiece, Defaults { add_bos: true, space_prefix }))
 }
 
 struct Kinds {
@@ -106,7 +125,11 @@ fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Kinds> {
     let types = match gguf.typed(key, "an array of integers", |v| v.as_u32s())? {
         Some(types) if types.len() == tokens.len() => types,
         Some(types) => {
-            return Err(Error::bad_value(gguf.path(), key, format!("{} types for {} tokens", types.len(), tokens.len())));
+            return Err(Error::bad_value(
+                gguf.path(),
+                key,
+                format!("{} types for {} tokens", types.len(), tokens.len()),
+            ));
         }
         None => vec![1; tokens.len()],
     };
@@ -116,7 +139,10 @@ fn kinds(gguf: &Gguf, tokens: &[String]) -> Result<Kinds> {
         BYTE if hex_byte(text).is_some() => Kind::Byte,
         _ => Kind::Normal,
     };
-    Ok(Kinds { of: types.iter().zip(tokens).map(kind).collect(), unknown: types.iter().map(|&t| t == UNKNOWN).collect() })
+    Ok(Kinds {
+        of: types.iter().zip(tokens).map(kind).collect(),
+        unknown: types.iter().map(|&t| t == UNKNOWN).collect(),
+    })
 }
 
 fn needed_str<'a>(gguf: &'a Gguf, key: &str) -> Result<&'a str> {

@@ -36,7 +36,11 @@ pub(crate) fn tokenizer_from_hf(folder: &Path, config: Option<&Value>) -> Result
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Error::missing(folder, "file", "tokenizer.json (tokenizer.model alone is not supported; convert it)"));
+            return Err(Error::missing(
+                folder,
+                "file",
+                "tokenizer.json (tokenizer.model alone is not supported; convert it)",
+            ));
         }
         Err(e) => return Err(Error::io("read", &path)(e)),
     };
@@ -79,8 +83,10 @@ fn table(inner: &tokenizers::Tokenizer, json: &Value) -> Result<TokenTable, Stri
     for (text, id) in vocab {
         texts[id as usize] = text;
     }
-    let added: HashMap<u32, bool> = inner.get_added_tokens_decoder().into_iter().map(|(id, t)| (id, t.special)).collect();
-    let byte_level = mentions(json.get("decoder"), "ByteLevel") || mentions(json.get("pre_tokenizer"), "ByteLevel");
+    let added: HashMap<u32, bool> =
+        inner.get_added_tokens_decoder().into_iter().map(|(id, t)| (id, t.special)).collect();
+    let byte_level =
+        mentions(json.get("decoder"), "ByteLevel") || mentions(json.get("pre_tokenizer"), "ByteLevel");
     let spelling = if byte_level { Spelling::ByteLevel } else { Spelling::SentencePiece };
     let fallback = json.pointer("/model/byte_fallback") == Some(&Value::Bool(true));
     let kind = |id: usize, text: &str| match added.get(&(id as u32)) {

@@ -71,8 +71,8 @@ struct GgufEncoder {
 }
 
 enum Words {
-    Bpe(bpe::Bpe),
-    Spm(spm::Spm),
+    Bpe(Box<bpe::Bpe>),
+    Spm(Box<spm::Spm>),
 }
 
 impl Tokenizer {

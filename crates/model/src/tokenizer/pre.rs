@@ -49,7 +49,17 @@ static NAMES: &[(&[&str], PreTokenizer)] = &[
     (&["glm4"], PreTokenizer { patterns: &[LLAMA3], ignore_merges: true, add_bos: false }),
     (&["tekken"], PreTokenizer { patterns: &[TEKKEN], ignore_merges: true, add_bos: true }),
     (
-        &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "grok-2", "solar-open"],
+        &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "grok-2",
+            "solar-open",
+        ],
         PreTokenizer::plain(&[QWEN2]),
     ),
     (&["qwen35"], PreTokenizer::plain(&[QWEN35])),
@@ -59,7 +69,10 @@ static NAMES: &[(&[&str], PreTokenizer)] = &[
         PreTokenizer::plain(&[r"\p{N}", GPT2]),
     ),
     (
-        &["gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "a.x-4.0", "mellum", "mpt", "olmo", "jais", "trillion", "exaone4"],
+        &[
+            "gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "a.x-4.0", "mellum", "mpt", "olmo", "jais",
+            "trillion", "exaone4",
+        ],
         PreTokenizer::plain(&[GPT2]),
     ),
     (

@@ -24,8 +24,10 @@ struct Special {
 impl SpecialTokens {
     /// `tokens`: text, id and whether it is a control token (others are matched even in plain text).
     pub(super) fn new(tokens: impl Iterator<Item = (String, u32, bool)>) -> SpecialTokens {
-        let mut tokens: Vec<Special> =
-            tokens.filter(|(text, ..)| !text.is_empty()).map(|(text, id, control)| Special { text, id, control }).collect();
+        let mut tokens: Vec<Special> = tokens
+            .filter(|(text, ..)| !text.is_empty())
+            .map(|(text, id, control)| Special { text, id, control })
+            .collect();
         tokens.sort_by_key(|t| std::cmp::Reverse(t.text.len()));
         SpecialTokens { tokens }
     }

@@ -145,7 +145,9 @@ impl<'a> Session<'a> {
         let text = &self.text[symbol.start..symbol.start + symbol.len];
         match self.spm.ids.get(text) {
             Some(&id) => out.push(id),
-            None => out.extend(text.bytes().filter_map(|b| self.spm.bytes[usize::from(b)].or(self.spm.unknown))),
+            None => {
+                out.extend(text.bytes().filter_map(|b| self.spm.bytes[usize::from(b)].or(self.spm.unknown)))
+            }
         }
     }
 }

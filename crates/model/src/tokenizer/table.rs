@@ -49,7 +49,9 @@ impl TokenTable {
                 (Kind::Control | Kind::UserDefined, _) => table.arena.extend(text.as_bytes()),
                 (Kind::Byte, _) => table.arena.extend(hex_byte(text)),
                 (Kind::Normal, Spelling::ByteLevel) => unspell(text, &bytes, &mut table.arena),
-                (Kind::Normal, Spelling::SentencePiece) => table.arena.extend(text.replace('▁', " ").as_bytes()),
+                (Kind::Normal, Spelling::SentencePiece) => {
+                    table.arena.extend(text.replace('▁', " ").as_bytes())
+                }
             }
             table.ends.push(table.arena.len() as u32);
             table.control.push(kind == Kind::Control);

@@ -137,7 +137,10 @@ fn vocabulary(model: &Model) -> Vec<(String, Value)> {
         ("tokenizer.ggml.merges", Value::Array(Array::String(merges))),
         ("tokenizer.ggml.bos_token_id", Value::U32(1)),
         ("tokenizer.ggml.eos_token_id", Value::U32(2)),
-        ("tokenizer.chat_template", Value::String("{% for m in messages %}{{ m.content }}{% endfor %}".into())),
+        (
+            "tokenizer.chat_template",
+            Value::String("{% for m in messages %}{{ m.content }}{% endfor %}".into()),
+        ),
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .into()
