@@ -2,7 +2,7 @@
 //!
 //! [`Model::open`] reads a GGUF file or a Hugging Face folder and gives a [`ModelConfig`], tensors by [`Role`] (dequantised
 //! to f32, or in their exact [`Affine`] form), a [`Tokenizer`] and a [`ChatTemplate`]. [`pull()`] fetches a known model.
-//! [`reference`] runs the model in f32: the yardstick of every engine's quality.
+//! [`mod@reference`] runs the model in f32: the yardstick of every engine's quality.
 //!
 //! Supported: Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen2.5, Qwen3. Everything else is an error that names the file and
 //! the tensor or key.
