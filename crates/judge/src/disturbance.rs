@@ -1,10 +1,12 @@
-//! What the machine did meanwhile: processor time that the hypervisor took.
+//! What the machine did meanwhile: processor time that the hypervisor or other programs took.
 
 /// Processor time since boot, in ticks of all processors.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessorTime {
     steal: u64,
     total: u64,
+    /// Neither idle nor stolen.
+    busy: u64,
 }
 
 impl ProcessorTime {
@@ -17,7 +19,19 @@ impl ProcessorTime {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let fields: Vec<u64> = line.split_whitespace().filter_map(|f| f.parse().ok()).collect();
         // user nice system idle iowait irq softirq steal; guest times are part of user.
-        Some(Self { steal: *fields.get(7)?, total: fields.iter().take(8).sum() })
+        let total: u64 = fields.iter().take(8).sum();
+        let steal = *fields.get(7)?;
+        let idle = fields.get(3)? + fields.get(4)?;
+        Some(Self { steal, total, busy: total - idle - steal })
+    }
+
+    /// Share of all processor time since `earlier` that went to others than us, who used `own` ticks; `None` within
+    /// less than 20 ticks.
+    pub fn foreign_since(&self, earlier: &Self, own: u64) -> Option<f64> {
+        let total = self.total.saturating_sub(earlier.total);
+        let busy = self.busy.saturating_sub(earlier.busy);
+        // A tick of each process may have been counted for another.
+        (total >= 20).then(|| busy.saturating_sub(own + 2) as f64 / total as f64)
     }
 
     /// Share of processor time that was stolen since `earlier`; `None` within less than 20 ticks.
@@ -25,6 +39,23 @@ impl ProcessorTime {
         let total = self.total.saturating_sub(earlier.total);
         (total >= 20).then(|| self.steal.saturating_sub(earlier.steal) as f64 / total as f64)
     }
+}
+
+/// Ticks that a process (all its threads) has used; `None` if it is gone.
+pub fn used_by(pid: u32) -> Option<u64> {
+    ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Ticks that the calling thread has used.
+pub fn used_by_this_thread() -> Option<u64> {
+    ticks(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)
+}
+
+/// User and system time from a stat line (proc(5)): fields 14 and 15, the name in brackets may hold spaces.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ').skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
 #[cfg(test)]
@@ -38,5 +69,9 @@ mod tests {
         assert_eq!(b.stolen_since(&a), Some(0.1));
         assert_eq!(a.stolen_since(&a), None);
         assert!(ProcessorTime::parse("intr 1").is_none());
+        assert_eq!(b.foreign_since(&a, 20), Some(0.28));
+        assert_eq!(b.foreign_since(&a, 60), Some(0.0));
+        assert_eq!(ticks("1 (a b) c) S 1 1 1 0 -1 0 0 0 0 0 7 8 0 0"), Some(15));
+        assert!(used_by(std::process::id()).is_some() && used_by_this_thread().is_some());
     }
 }

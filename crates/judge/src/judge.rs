@@ -2,7 +2,7 @@
 
 use crate::cases::plan_cases;
 use crate::check::Check;
-use crate::disturbance::ProcessorTime;
+use crate::disturbance::{ProcessorTime, used_by, used_by_this_thread};
 use crate::error::JudgeError;
 use crate::lane::Lane;
 use crate::layout::ZONE;
@@ -57,6 +57,8 @@ pub struct Effort {
     pub kept: usize,
     /// When the machine counts as disturbed.
     pub drift: DriftLimits,
+    /// Largest share of processor time that others may take while something is timed.
+    pub foreign: f64,
 }
 
 impl Default for Effort {
@@ -69,6 +71,7 @@ impl Default for Effort {
             call_timeout: Duration::from_secs(2),
             kept: 1 << 30,
             drift: DriftLimits { relative: 0.15, p: 0.01, steal: 0.05 },
+            foreign: 0.25,
         }
     }
 }
@@ -147,10 +150,10 @@ impl Judge {
             .and_then(|built| {
                 let seed = self.config.secret.seed(&built.artifact.digest, phase);
                 protocol.seed = seed.hex();
-                let lane = self.config.lane.clone();
-                let _held = lane.enter().map_err(|e| fault(Fault::Host, e.to_string()))?;
                 let checked = self.check(task, built, opponent, phase, seed)?;
                 protocol.layers = checked.rig.worker.layers().clone();
+                let lane = self.config.lane.clone();
+                let _held = lane.enter().map_err(|e| fault(Fault::Host, e.to_string()))?;
                 self.measure(task, checked, opponent, phase, seed)
             })
             .map_or_else(Outcome::Stopped, |m| Outcome::Measured(m.into_evidence()));
@@ -382,7 +385,7 @@ impl Run<'_> {
 
     /// The first champion's series.
     fn alone(&mut self, blocks: &[Block<'_>], rig: &mut Rig, phase: Phase) -> Result<Samples, Stop> {
-        let before = ProcessorTime::now();
+        let before = Watch::start(&[rig]);
         let block = &blocks[0];
         let mut side = Side::new(rig, block);
         let ns = self.calibrate(&mut side, rig, block)?;
@@ -401,7 +404,7 @@ impl Run<'_> {
             let mut side = Side::new(rig, block);
             self.calibrate(&mut side, rig, block)?;
         }
-        self.settle(&series, before)?;
+        self.settle(&series, before, &[rig])?;
         Ok(Samples::Single { ns: series, calls })
     }
 
@@ -414,7 +417,7 @@ impl Run<'_> {
         phase: Phase,
         tested: u64,
     ) -> Result<Samples, Stop> {
-        let before = ProcessorTime::now();
+        let before = Watch::start(&[champion, challenger]);
         let most = match phase {
             Phase::Screen => self.effort.screen_pairs,
             Phase::Confirm => self.effort.confirm_pairs,
@@ -456,17 +459,43 @@ impl Run<'_> {
                 test.push(x / y);
             }
         }
-        self.settle(&first, before)?;
+        self.settle(&first, before, &[champion, challenger])?;
         Ok(Samples::Paired { champion_ns: theirs, challenger_ns: ours, calls: most_calls })
     }
 
     /// Refuses to conclude anything from a disturbed machine.
-    fn settle(&self, champion: &[f64], before: Option<ProcessorTime>) -> Result<(), Stop> {
-        let stolen = before.zip(ProcessorTime::now()).and_then(|(a, b)| b.stolen_since(&a));
+    fn settle(&self, champion: &[f64], before: Option<Watch>, rigs: &[&Rig]) -> Result<(), Stop> {
+        let after = before.zip(Watch::start(rigs));
+        let stolen = after.and_then(|(a, b)| b.processors.stolen_since(&a.processors));
         match disturbance(champion, stolen, &self.effort.drift) {
-            Disturbance::Quiet => Ok(()),
-            disturbed => Err(fault(Fault::Disturbed, disturbed.to_string())),
+            Disturbance::Quiet => {}
+            disturbed => return Err(fault(Fault::Disturbed, disturbed.to_string())),
         }
+        let foreign = after.and_then(|(a, b)| {
+            b.processors.foreign_since(&a.processors, b.own.saturating_sub(a.own))
+        });
+        match foreign {
+            Some(share) if share > self.effort.foreign => Err(fault(
+                Fault::Disturbed,
+                format!("disturbed: other programs took {:.0} % of the processors' time", 100.0 * share),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The processors' time and our own part of it.
+#[derive(Clone, Copy)]
+struct Watch {
+    processors: ProcessorTime,
+    own: u64,
+}
+
+impl Watch {
+    /// Reads both; `None` where the system does not tell.
+    fn start(rigs: &[&Rig]) -> Option<Self> {
+        let workers: Option<u64> = rigs.iter().map(|r| used_by(r.worker.pid())).sum();
+        Some(Self { processors: ProcessorTime::now()?, own: workers? + used_by_this_thread()? })
     }
 }
 

@@ -25,6 +25,7 @@ pub fn small() -> Effort {
     let mut effort = Effort { working_set: 8 << 20, block: Duration::from_micros(300), ..Effort::default() };
     effort.drift.relative = 100.0;
     effort.drift.steal = 1.0;
+    effort.foreign = 1.0;
     effort.confirm_pairs = 16;
     effort
 }

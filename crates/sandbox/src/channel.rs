@@ -140,3 +140,6 @@ impl Header {
         String::from_utf8_lossy(&bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }
+
+/// The table of calls begins behind the header.
+const _: () = assert!(size_of::<Header>() <= CALLS_OFFSET);

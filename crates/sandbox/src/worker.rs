@@ -118,6 +118,10 @@ impl Worker {
             .map_err(|e| SandboxError::Worker(format!("cannot encode the order: {e}")))?;
         let mut command = config.helper.command();
         command.arg("run").arg(order).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // The worker announces itself as if bell 1 had been rung; rung before it starts, so that it never sees less.
+        // SAFETY: as in `header`.
+        let header = unsafe { &*channel.base().cast::<Header>() };
+        header.bell.0.store(1, Ordering::Release);
         let fds: Vec<_> =
             [channel.fd(), binary.fd()].into_iter().chain(regions.iter().map(|r| r.memory.fd())).collect();
         let mut worker = Self {
@@ -131,8 +135,6 @@ impl Worker {
             layers: Layers::new(),
             over: None,
         };
-        // The worker announces itself as if bell 1 had been rung.
-        worker.header().bell.0.store(1, Ordering::Release);
         let outcome = worker.wait_for(1, 0, worker.patience);
         let text = worker.header().text();
         match (outcome, worker.header().status.load(Ordering::Acquire)) {
@@ -149,6 +151,11 @@ impl Worker {
     /// Sandbox layers that stand around the worker.
     pub fn layers(&self) -> &Layers {
         &self.layers
+    }
+
+    /// Process id of the worker.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Threads of the worker.
