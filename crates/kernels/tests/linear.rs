@@ -87,10 +87,30 @@ fn arith_of(generator: &dyn Generator, operation: &Operation) -> Arith {
     if generator.numeric_class(operation).ends_with("/nofma") { Arith::Separate } else { Arith::Fused }
 }
 
+/// AMX kernels on emulated tiles, which run wherever AVX-512 does.
+fn emulate_tiles(mut generated: kernels::Generated) -> kernels::Generated {
+    let tiles = include_str!("../src/generators/source/amx_tiles.rs");
+    if generated.source.contains(tiles) {
+        generated.source = generated.source.replace(tiles, include_str!("harness/amx_tiles_emulated.rs"));
+        generated.features.remove(&plan::Feature::AmxInt8);
+        generated.features.remove(&plan::Feature::AmxBf16);
+    }
+    generated
+}
+
+/// This machine, with AMX where its kernels can be emulated.
+fn target(threads: u32) -> Target {
+    let mut target = host(threads);
+    if target.features.contains(&plan::Feature::Avx512) {
+        target.features.extend([plan::Feature::AmxInt8, plan::Feature::AmxBf16]);
+    }
+    target
+}
+
 /// Checks one generator; returns how many kernels ran.
 fn check(name: &str, rows: RowBucket, counts: &[usize], per_operation: u64) -> usize {
     let generator = kernels::generator(name).expect("registered");
-    let target = host(2);
+    let target = target(2);
     let mut ran = 0;
     for (i, operation) in operations().into_iter().enumerate() {
         let most = counts.iter().copied().max().unwrap_or(1);
@@ -98,6 +118,7 @@ fn check(name: &str, rows: RowBucket, counts: &[usize], per_operation: u64) -> u
         for point in points(generator, &operation, rows, &target, per_operation) {
             let generated = generator.generate(&operation, rows, &target, &point, most as u32).expect("generate");
             let what = format!("{name} {operation} rows {rows} [{point}]");
+            let generated = emulate_tiles(generated);
             if !runs_here(&what, &generated) {
                 continue;
             }
@@ -105,7 +126,9 @@ fn check(name: &str, rows: RowBucket, counts: &[usize], per_operation: u64) -> u
             ran += 1;
             for count in counts {
                 let want = case.emulate(arith_of(generator, &operation), *count);
-                for threads in [1, 2, 3] {
+                // Emulated tiles are static: one thread at a time.
+                let most_threads = if name.contains("amx") { 1 } else { 3 };
+                for threads in 1..=most_threads {
                     let got = case.run(&kernel, *count, threads);
                     assert_same(&format!("{what}, {count} rows, {threads} threads"), &got, &want);
                 }
@@ -142,4 +165,9 @@ fn avx2_kernels_follow_their_class() {
 fn avx512_kernels_follow_their_class() {
     check("linear-avx512", ONE, &[1], 0);
     check("linear-avx512", MANY, &[33, 37], 1);
+}
+
+#[test]
+fn amx_int8_kernels_follow_the_class_of_vnni() {
+    check("linear-amxint8", MANY, &[33, 37], 0);
 }

@@ -9,6 +9,7 @@ use plan::{Activation, Epilogue, Feature, Operation, RowBucket, Target};
 use std::collections::BTreeSet;
 
 const NAME: &str = "linear-avx512vnni";
+const ROWS: &str = include_str!("source/linear_int8_rows.rs");
 const TILE: &str = include_str!("source/linear_vnni.rs");
 
 /// See the module.
@@ -89,7 +90,7 @@ impl Generator for LinearVnni {
         let constants = format!("const NR: usize = {columns};\nconst AHEAD: usize = {ahead};\nconst UNPACKED: bool = {unpacked};\n\n");
         let title = format!("{operation}, rows {rows}: {NAME}, {point}.");
         Ok(Generated {
-            source: linear.source(&title, Arith::Fused, &walk, &constants, TILE),
+            source: linear.source(&title, Arith::Fused, &walk, &constants, &format!("{ROWS}\n{TILE}")),
             launch: linear.launch(&walk, max_rows),
             features: BTreeSet::from([Feature::Avx2, Feature::Avx512, Feature::Avx512Vnni]),
         })

@@ -6,6 +6,7 @@
 pub mod embed;
 mod linear;
 pub mod linear_portable;
+pub mod linear_amx;
 pub mod linear_avx2;
 pub mod linear_avx512;
 pub mod linear_vnni;
@@ -35,6 +36,8 @@ static GENERATORS: &[&dyn Generator] = &[
     &linear_avx512::LinearAvx512::F32,
     &linear_avx512::LinearAvx512::BF16,
     &linear_vnni::LinearVnni,
+    &linear_amx::LinearAmx::INT8,
+    &linear_amx::LinearAmx::BF16,
     &embed::Embed,
     &attention::AttentionPortable,
     &small::SmallPortable,
