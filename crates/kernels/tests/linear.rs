@@ -171,3 +171,97 @@ fn avx512_kernels_follow_their_class() {
 fn amx_int8_kernels_follow_the_class_of_vnni() {
     check("linear-amxint8", MANY, &[33, 37], 0);
 }
+
+/// Bf16 operations whose k fills AMX tiles.
+fn bf16_operation() -> Operation {
+    let weight = WeightLayout { format: WeightFormat::Bf16, n_block: 32 };
+    linear(72, 96, NORM, Epilogue::Add, weight, Activation::Bf16)
+}
+
+#[test]
+fn amx_bf16_kernels_are_close_to_the_pairwise_class() {
+    let (operation, name) = (bf16_operation(), "linear-amxbf16");
+    let generator = kernels::generator(name).expect("registered");
+    let case = Case::random(operation, 37, 7);
+    for point in points(generator, &operation, MANY, &target(1), 2) {
+        let generated = generator.generate(&operation, MANY, &target(1), &point, 37).expect("generate");
+        let generated = emulate_tiles(generated);
+        if !runs_here(name, &generated) {
+            continue;
+        }
+        let (got, want) = (case.run(&build(&generated, name), 37, 1), case.emulate(Arith::Fused, 37));
+        for (i, (g, w)) in got.out.iter().zip(&want.out).enumerate() {
+            // 96 products of at most 60 * 0.5, each sum rounded to 24 bits.
+            assert!((g - w).abs() <= 1e-3, "{name} [{point}] at {i}: {g} for {w}");
+        }
+    }
+}
+
+/// Whether the binary holds bytes that `matches` accepts, at any offset.
+fn holds(binary: &[u8], length: usize, matches: impl Fn(&[u8]) -> bool) -> bool {
+    binary.windows(length).any(matches)
+}
+
+#[test]
+fn instructions_that_cannot_run_here_are_at_least_in_the_binary() {
+    let mut all = target(1);
+    if !all.features.contains(&plan::Feature::Avx512) {
+        eprintln!("SKIPPED: only x86-64 with AVX-512 builds these kernels");
+        return;
+    }
+    all.features.insert(plan::Feature::Avx512Bf16);
+    let int8 = operations()[0];
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let compile = |name: &str, operation: &Operation| {
+        let generator = kernels::generator(name).expect("registered");
+        let start = generator.start(operation, MANY, &all).expect("applies");
+        let generated = generator.generate(operation, MANY, &all, &start, 64).expect("generate");
+        std::fs::read(harness::compile(&generated, dir.path(), name)).expect("read the binary")
+    };
+    let binary = compile("linear-amxint8", &int8);
+    assert!(holds(&binary, 5, |b| b == [0xC4, 0xE2, 0x52, 0x5E, 0xCC]), "TDPBSUD tmm1, tmm4, tmm5");
+    assert!(holds(&binary, 5, |b| b == [0xC4, 0xE2, 0x78, 0x49, 0xC0]), "TILERELEASE");
+    let binary = compile("linear-amxbf16", &bf16_operation());
+    assert!(holds(&binary, 5, |b| b == [0xC4, 0xE2, 0x52, 0x5C, 0xC4]), "TDPBF16PS tmm0, tmm4, tmm5");
+    let binary = compile("linear-avx512bf16", &bf16_operation());
+    // EVEX, map 0F38, prefix F3, 512 bits, opcode 52: VDPBF16PS.
+    assert!(holds(&binary, 5, |b| b[0] == 0x62 && b[1] & 7 == 2 && b[2] & 3 == 2 && b[3] & 0x60 == 0x40 && b[4] == 0x52));
+}
+
+#[test]
+fn embeddings_are_exact() {
+    use plan::operation::slot;
+    let generator = kernels::generator("embed").expect("registered");
+    let formats = [
+        affine(4, 32, Zero::Stored, 16),
+        affine(8, 32, Zero::Midpoint, 32),
+        affine(8, 64, Zero::Stored, 16),
+        affine(4, 16, Zero::Midpoint, 16),
+        WeightLayout { format: WeightFormat::Bf16, n_block: 16 },
+        WeightLayout { format: WeightFormat::F32, n_block: 32 },
+    ];
+    let (vocab, hidden) = (75usize, 64usize);
+    for weight in formats {
+        let operation = Operation::Embed { vocab: vocab as u32, hidden: hidden as u32, weight };
+        let mut rng = <rand::rngs::StdRng as rand::SeedableRng>::seed_from_u64(3);
+        let packed = linear_case::random_weight(&weight, vocab, hidden, &mut rng);
+        let table = kernels::pack::unpack(&weight, vocab, hidden, &packed).expect("unpack");
+        let start = generator.start(&operation, ONE, &host(1)).expect("applies");
+        let kernel = build(&generator.generate(&operation, ONE, &host(1), &start, 8).expect("generate"), "embed");
+        for tokens in [&[74u32][..], &[0, 17, 33, 74, 16, 17, 1, 40][..]] {
+            for threads in 1..=3 {
+                let mut out = harness::Buffer::poisoned(tokens.len() * hidden * 4);
+                let (mut w, mut t) = (harness::Buffer::from_bytes(&packed), harness::Buffer::from_u32(tokens));
+                let mut args = plan::ArgsV1::new(tokens.len() as u32);
+                args.tensors[slot::W] = w.tensor();
+                args.tensors[slot::TOKENS] = t.tensor();
+                args.tensors[slot::OUT] = out.tensor();
+                kernel.run(&mut args, threads);
+                out.check("out");
+                let want: Vec<f32> =
+                    tokens.iter().flat_map(|t| table[*t as usize * hidden..][..hidden].iter().copied()).collect();
+                assert_eq!(out.f32(), want, "{weight} {threads} threads");
+            }
+        }
+    }
+}
