@@ -9,6 +9,7 @@ pub mod dispatch;
 pub mod emulate;
 pub mod error;
 pub mod generator;
+pub mod generators;
 pub mod inputs;
 pub mod numerics;
 pub mod oracle;
@@ -16,7 +17,6 @@ pub mod pack;
 mod parallel;
 pub mod quantise;
 pub mod tolerance;
-pub mod generators;
 
 pub use error::KernelError;
 pub use generator::{Generated, Generator};
