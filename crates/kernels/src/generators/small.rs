@@ -125,3 +125,63 @@ impl Generator for SmallPortable {
         numeric_class(operation, Arith::Separate)
     }
 }
+
+/// The scalar arithmetic of portable kernels, compiled here too, against the standard library and `half`.
+#[cfg(test)]
+#[allow(dead_code)]
+mod scalar {
+    use crate::numerics::{Arith, EXP_HIGH, EXP_LOW, EXP_POLY, LN2_HIGH, LN2_LOW, LOG2_E, Lanes};
+
+    const ROUND: f32 = 12_582_912.0;
+    const EXP_C0: f32 = EXP_POLY[0];
+    const EXP_C1: f32 = EXP_POLY[1];
+    const EXP_C2: f32 = EXP_POLY[2];
+    const EXP_C3: f32 = EXP_POLY[3];
+    const EXP_C4: f32 = EXP_POLY[4];
+    const EXP_C5: f32 = EXP_POLY[5];
+    const EXP_C6: f32 = EXP_POLY[6];
+
+    include!("source/scalar_portable.rs");
+
+    /// Bit patterns all over the range, every 65,521st.
+    fn some_floats() -> impl Iterator<Item = f32> {
+        (0..u32::MAX / 65_521).map(|i| f32::from_bits(i * 65_521))
+    }
+
+    #[test]
+    fn half_precision_is_exact() {
+        for h in 0..=u16::MAX {
+            let want = half::f16::from_bits(h).to_f32();
+            assert!(f16_to_f32(h).to_bits() == want.to_bits() || want.is_nan(), "{h:#x}");
+            assert!(!want.is_nan() || f16_to_f32(h).is_nan());
+            if !want.is_nan() {
+                assert_eq!(f32_to_f16(want), h);
+                // Halfway to the next number, and to either side of that.
+                let next = half::f16::from_bits(h.wrapping_add(1)).to_f32();
+                if next.is_finite() && want.is_finite() {
+                    let middle = ((want as f64 + next as f64) / 2.0) as f32;
+                    for x in [middle.next_down(), middle, middle.next_up()] {
+                        assert_eq!(f32_to_f16(x), half::f16::from_f32(x).to_bits(), "{x:e}");
+                    }
+                }
+            }
+        }
+        for x in some_floats() {
+            assert_eq!(f32_to_f16(x), half::f16::from_f32(x).to_bits(), "{x:e}");
+            assert_eq!(f32_to_bf16(x), half::bf16::from_f32(x).to_bits(), "{x:e}");
+        }
+    }
+
+    #[test]
+    fn roots_and_powers_are_exact() {
+        let edges = [0.0, 1e-45, 1e-40, f32::MIN_POSITIVE, f32::MAX, f32::INFINITY, 1.0, 2.0, 4.0];
+        for x in some_floats().chain(edges) {
+            let (got, want) = (sqrt(x), x.sqrt());
+            assert!(got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()), "sqrt {x:e}");
+            let (got, want) = (exp(x), crate::numerics::exp(Arith::Separate, x));
+            assert!(got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()), "exp {x:e}");
+        }
+        let lanes = std::array::from_fn(|i| 1.0 / (i as f32 + 3.0));
+        assert_eq!(total(&lanes).to_bits(), Lanes(lanes).total().to_bits());
+    }
+}

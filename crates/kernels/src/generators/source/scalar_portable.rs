@@ -15,8 +15,8 @@ fn exp(x: f32) -> f32 {
     p = p * r + EXP_C2;
     p = p * r + EXP_C1;
     p = p * r + EXP_C0;
-    // `n` is in the low bits of `shifted`; the result is a normal number, so adding to the exponent is exact.
-    f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23))
+    // `n` is in the low bits of `shifted`; the product is exact, and NaN stays NaN.
+    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
 }
 
 /// Sixteen lanes added as a tree.
@@ -77,9 +77,14 @@ fn f32_to_bf16(x: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
-/// Correctly rounded square root of a positive normal number, in integers.
+/// Correctly rounded square root, in integers.
 #[inline(always)]
 fn sqrt(x: f32) -> f32 {
+    if !(x > 0.0 && x <= f32::MAX) {
+        return if x < 0.0 { f32::NAN } else { x };
+    }
+    // Subnormal numbers are scaled by 2^48 first; the root, a normal number, is scaled back exactly.
+    let (x, back) = if x < f32::MIN_POSITIVE { (x * 281_474_976_710_656.0, 24 << 23) } else { (x, 0) };
     let bits = x.to_bits();
     let exponent = (bits >> 23) as i32 - 127;
     let odd = exponent & 1;
@@ -96,5 +101,5 @@ fn sqrt(x: f32) -> f32 {
     }
     // A root of a 24-bit number is never halfway between two 24-bit numbers.
     let rounded = (root + 1) >> 1;
-    f32::from_bits(((((exponent - odd) / 2 + 126) as u32) << 23) + rounded as u32)
+    f32::from_bits(((((exponent - odd) / 2 + 126) as u32) << 23) + rounded as u32 - back)
 }

@@ -116,12 +116,12 @@ unsafe fn within(low: isize, high: isize, x: V, other: V) -> V {
     }
 }
 
-/// `p * 2^n` for the normal results of `exp`, `n` in the low bits of `shifted`.
+/// `p * 2^n`, exact for the results of `exp`; NaN stays NaN. `n` is in the low bits of `shifted`.
 #[inline(always)]
-unsafe fn scale_by_power(p: V, shifted: V) -> V {
+unsafe fn scale_by_power(p: V, _n: V, shifted: V) -> V {
     unsafe {
-        let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
-        _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), power))
+        let bits = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
+        mul(p, _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(127 << 23))))
     }
 }
 

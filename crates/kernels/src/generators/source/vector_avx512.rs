@@ -108,13 +108,10 @@ unsafe fn within(low: isize, high: isize, x: V, other: V) -> V {
     }
 }
 
-/// `p * 2^n` for the normal results of `exp`, `n` in the low bits of `shifted`.
+/// `p * 2^n`, exact for the results of `exp`; NaN stays NaN. `n` is also in the low bits of `_shifted`.
 #[inline(always)]
-unsafe fn scale_by_power(p: V, shifted: V) -> V {
-    unsafe {
-        let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
-        _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), power))
-    }
+unsafe fn scale_by_power(p: V, n: V, _shifted: V) -> V {
+    unsafe { _mm512_scalef_ps(p, n) }
 }
 
 #[inline(always)]

@@ -26,10 +26,13 @@ unsafe fn exp_clamped<const N: usize>(x: [V; N]) -> [V; N] {
         for i in 0..N {
             shifted[i] = add(shifted[i], splat(ROUND));
         }
+        let mut n = x;
+        for i in 0..N {
+            n[i] = sub(shifted[i], splat(ROUND));
+        }
         let mut r = x;
         for i in 0..N {
-            let n = sub(shifted[i], splat(ROUND));
-            r[i] = fma(n, splat(-LN2_LOW), fma(n, splat(-LN2_HIGH), x[i]));
+            r[i] = fma(n[i], splat(-LN2_LOW), fma(n[i], splat(-LN2_HIGH), x[i]));
         }
         let mut p = [splat(EXP_C6); N];
         for c in [EXP_C5, EXP_C4, EXP_C3, EXP_C2, EXP_C1, EXP_C0] {
@@ -38,7 +41,7 @@ unsafe fn exp_clamped<const N: usize>(x: [V; N]) -> [V; N] {
             }
         }
         for i in 0..N {
-            p[i] = scale_by_power(p[i], shifted[i]);
+            p[i] = scale_by_power(p[i], n[i], shifted[i]);
         }
         p
     }
