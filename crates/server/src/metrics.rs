@@ -167,6 +167,21 @@ impl Metrics {
             "Pages kept for prefixes",
             f64::from(engine.kv_pages_cached),
         );
+        let (time, rows) = (&engine.step_seconds, &engine.step_rows);
+        page.histogram(
+            "wright_engine_step_seconds",
+            "Time of a forward pass",
+            time.bounds,
+            &time.counts,
+            time.sum,
+        );
+        page.histogram(
+            "wright_engine_step_rows",
+            "Rows of a forward pass",
+            rows.bounds,
+            &rows.counts,
+            rows.sum,
+        );
         let refused = self.refused.load(Ordering::Relaxed) as f64;
         page.value(
             "wright_requests_refused_total",
@@ -178,6 +193,8 @@ impl Metrics {
             let vllm =
                 Names { prefix: "vllm:", kv: "kv_cache_usage_perc", finished: "request_success_total" };
             self.families(&mut page, engine, &vllm);
+            let help = "Rows of a forward pass";
+            page.histogram("vllm:iteration_tokens_total", help, rows.bounds, &rows.counts, rows.sum);
         }
         page.out
     }
@@ -246,7 +263,8 @@ impl Metrics {
             ("request_decode_time_seconds", "First token to end", &self.decode),
         ];
         for (rest, help, histogram) in histograms {
-            page.histogram(&name(rest), help, histogram);
+            let (counts, sum) = lock(&histogram.state).clone();
+            page.histogram(&name(rest), help, histogram.bounds, &counts, sum);
         }
     }
 }
@@ -277,14 +295,13 @@ impl Page {
         self.sample(name, "", value);
     }
 
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Seconds) {
+    fn histogram(&mut self, name: &str, help: &str, bounds: &[f64], counts: &[u64], sum: f64) {
         self.head(name, "histogram", help);
-        let (counts, sum) = lock(&histogram.state).clone();
         let bucket = format!("{name}_bucket");
         let mut cumulative = 0;
         for (i, count) in counts.iter().enumerate() {
             cumulative += count;
-            let bound = histogram.bounds.get(i).map_or_else(|| "+Inf".to_owned(), f64::to_string);
+            let bound = bounds.get(i).map_or_else(|| "+Inf".to_owned(), f64::to_string);
             self.sample(&bucket, &format!(",le=\"{bound}\""), cumulative as f64);
         }
         self.sample(&format!("{name}_sum"), "", sum);

@@ -13,7 +13,10 @@ pub(crate) fn prompt(fields: &Fields, text: &dyn Text) -> Result<Vec<u32>, ApiEr
         None => Map::new(),
         Some(Value::Object(extra)) => extra.clone(),
         Some(_) => {
-            return Err(ApiError::invalid("chat_template_kwargs", "`chat_template_kwargs` must be an object"));
+            return Err(ApiError::invalid(
+                "chat_template_kwargs",
+                "`chat_template_kwargs` must be an object",
+            ));
         }
     };
     if fields.get("chat_template").is_some() {

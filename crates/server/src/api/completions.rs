@@ -54,7 +54,7 @@ fn from_ids(ids: Vec<u32>, text: &dyn Text) -> Result<Input, ApiError> {
     if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
         return Err(ApiError::invalid(
             "prompt",
-            format!("token id {id} is not below the vocabulary of {vocabulary}"),
+            format!("`prompt`: token id {id} is not below the vocabulary of {vocabulary}"),
         ));
     }
     Ok(Input { ids, text: None })

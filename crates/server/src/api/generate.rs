@@ -208,7 +208,7 @@ fn submit(state: &Arc<State>, prepared: Prepared, arrival: Arrival) -> Result<Ge
         metrics: Arc::clone(&state.metrics),
         choices,
         counts: Counts { prompt, ..Counts::default() },
-        first_of_prompt: prepared.shared.n as usize,
+        choices_per_prompt: prepared.shared.n as usize,
         arrived,
         submitted,
         record,

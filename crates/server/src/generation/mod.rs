@@ -79,8 +79,8 @@ pub(crate) struct Generation {
     pub metrics: Arc<Metrics>,
     pub choices: Vec<Choice>,
     pub counts: Counts,
-    /// Slots whose prompt counts for `cached`: the first choice of each prompt
-    pub first_of_prompt: usize,
+    /// Choices of one prompt lie side by side; only the first one's cached tokens count
+    pub choices_per_prompt: usize,
     /// Arrival of the HTTP request
     pub arrived: Instant,
     pub submitted: Instant,
@@ -139,7 +139,7 @@ impl Generation {
             Event::Started { cached_tokens, .. } => {
                 choice.started_at = Some(at);
                 self.metrics.queue.observe((at - self.submitted).as_secs_f64());
-                if slot.is_multiple_of(self.first_of_prompt) {
+                if slot.is_multiple_of(self.choices_per_prompt) {
                     self.counts.cached += u64::from(cached_tokens);
                 }
             }
