@@ -29,10 +29,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let mut champion: Option<Submission> = None;
             for generator in kernels::generators() {
-                let task = KernelTask::new(operation, bucket, target.clone(), generator.numeric_class(&operation), 128, 512);
+                let task = KernelTask::new(
+                    operation,
+                    bucket,
+                    target.clone(),
+                    generator.numeric_class(&operation),
+                    128,
+                    512,
+                );
                 let Some(point) = generator.start(&operation, bucket, &target) else { continue };
                 let Ok(made) = generator.generate(&operation, bucket, &target, &point, 128) else { continue };
-                if !made.features.is_subset(&target.features) || generator.numeric_class(&operation).contains("nofma") {
+                if !made.features.is_subset(&target.features)
+                    || generator.numeric_class(&operation).contains("nofma")
+                {
                     continue;
                 }
                 let candidate = Candidate {
@@ -59,14 +68,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                                 Samples::Series { .. } => continue,
                             };
                             let median = statistics::median(ns).unwrap_or(f64::NAN);
-                            format!("{median:.0} ns, {pairs} samples, {} cases, worst {:.2}", m.check.cases, m.check.worst_ratio)
+                            format!(
+                                "{median:.0} ns, {pairs} samples, {} cases, worst {:.2}",
+                                m.check.cases, m.check.worst_ratio
+                            )
                         }
                         Outcome::Stopped(stop) => format!("{stop:?}"),
                     };
                     let standing = Standing { candidate, evidence: std::slice::from_ref(&e) };
-                    let against = champion.as_ref().map(|c| Standing { candidate: c.candidate, evidence: &[] });
+                    let against =
+                        champion.as_ref().map(|c| Standing { candidate: c.candidate, evidence: &[] });
                     let verdict = rule(&task.pose(), against, standing, 0).verdict;
-                    println!("{label} {}: build {built:?} {phase:?} {took}: {words}; {verdict:?}", generator.name());
+                    println!(
+                        "{label} {}: build {built:?} {phase:?} {took}: {words}; {verdict:?}",
+                        generator.name()
+                    );
                 }
                 champion.get_or_insert(it);
             }

@@ -89,7 +89,8 @@ impl Check<'_> {
             } else {
                 oracle::all(rows)
             };
-            let columns = (outputs / 2 / some_rows.len() as u64).clamp(2, u64::from(width));
+            let share = outputs / 2 / some_rows.len() as u64 / columns_per_column(operation);
+            let columns = share.clamp(1, u64::from(width));
             list.push((some_rows, draw_columns(rng, width, columns as u32)));
             list
         };
@@ -229,15 +230,13 @@ fn is_untouchable(mismatch: &oracle::Mismatch) -> bool {
     mismatch.row == u32::MAX
 }
 
-/// Multiply-adds behind one output.
+/// Multiply-adds behind one output, where all columns are asked for.
 pub fn cost_per_output(operation: &Operation, case: &CaseInputs) -> u64 {
     match operation {
         Operation::Linear { k, epilogue, .. } => match epilogue {
             plan::Epilogue::SiluGate => 2 * u64::from(*k),
-            // A column needs its whole head, and the keys and values that go with it.
-            plan::Epilogue::QkvRope(q) => {
-                3 * u64::from(*k) * if q.qk_norm_eps_bits.is_some() { 8 } else { 2 }
-            }
+            // Keys and values go with the queries.
+            plan::Epilogue::QkvRope(_) => 3 * u64::from(*k),
             _ => u64::from(*k),
         },
         Operation::Attention { .. } => {
@@ -247,6 +246,14 @@ pub fn cost_per_output(operation: &Operation, case: &CaseInputs) -> u64 {
         }
         Operation::RmsNorm { .. } => 4,
         _ => 8,
+    }
+}
+
+/// Columns that are computed for one that is asked for: the QKV epilogue and attention work on whole heads.
+pub fn columns_per_column(operation: &Operation) -> u64 {
+    match operation {
+        Operation::Linear { epilogue: plan::Epilogue::QkvRope(q), .. } => u64::from(q.head_dim),
+        _ => 1,
     }
 }
 
@@ -276,7 +283,9 @@ fn with_last(mut rows: Vec<u32>, count: u32) -> Vec<u32> {
 fn draw_columns(rng: &mut SmallRng, width: u32, count: u32) -> Vec<u32> {
     let mut columns: Vec<u32> =
         sample(rng, width as usize, count.min(width) as usize).into_iter().map(|c| c as u32).collect();
-    columns.extend([0, width - 1]);
+    if count > 2 {
+        columns.extend([0, width - 1]);
+    }
     columns.sort_unstable();
     columns.dedup();
     columns

@@ -46,11 +46,6 @@ pub fn used_by(pid: u32) -> Option<u64> {
     ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Ticks that the calling thread has used.
-pub fn used_by_this_thread() -> Option<u64> {
-    ticks(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)
-}
-
 /// User and system time from a stat line (proc(5)): fields 14 and 15, the name in brackets may hold spaces.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -72,6 +67,6 @@ mod tests {
         assert_eq!(b.foreign_since(&a, 20), Some(0.28));
         assert_eq!(b.foreign_since(&a, 60), Some(0.0));
         assert_eq!(ticks("1 (a b) c) S 1 1 1 0 -1 0 0 0 0 0 7 8 0 0"), Some(15));
-        assert!(used_by(std::process::id()).is_some() && used_by_this_thread().is_some());
+        assert!(used_by(std::process::id()).is_some());
     }
 }

@@ -2,25 +2,21 @@
 
 use crate::cases::plan_cases;
 use crate::check::Check;
-use crate::disturbance::{ProcessorTime, used_by, used_by_this_thread};
 use crate::error::JudgeError;
 use crate::lane::Lane;
 use crate::layout::ZONE;
-use crate::measure::{self, Block, MOST_CALLS, Side};
-use crate::rig::{self, Rig, RigSize, check_launch, fault, reject};
+use crate::measure::{self, Block};
+use crate::rig::{self, Rig, RigSize, check_launch, fault};
 use crate::roofline::MeasuredCeilings;
 use crate::seed::{Secret, Seed};
 use crate::stage::{Built, Checked, Measured};
 use crate::stock::Stock;
 use crate::task::{KernelTask, Submission};
-use evidence::{Content, Digest, Evidence, Fault, Outcome, Phase, Protocol, Reason, Samples, Stop};
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
+use crate::timing::{Effort, Run, champion_fault};
+use evidence::{Content, Digest, Evidence, Fault, Outcome, Phase, Protocol, Stop};
 use sandbox::{Builder, SharedMemory, WorkerConfig, inspect};
-use statistics::{Disturbance, DriftLimits, PairOrder, Sequential, SequentialPlan, Status, disturbance};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Version of the protocol; part of all evidence. Change it when checks or timing change their meaning.
 pub const PROTOCOL: &str = "kernel-judge/1";
@@ -39,41 +35,6 @@ pub struct JudgeConfig {
     pub corpus: String,
     pub lane: Lane,
     pub effort: Effort,
-}
-
-/// How much is measured, and in which memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effort {
-    /// Bytes over which timed calls rotate: above the last-level cache, or the whole model's weights.
-    pub working_set: usize,
-    /// Shortest timed block.
-    pub block: Duration,
-    /// Most pairs of each phase, and of the first champion's single series.
-    pub screen_pairs: u32,
-    pub confirm_pairs: u32,
-    /// Time limit of one call in a check, and of one timed block.
-    pub call_timeout: Duration,
-    /// Memory that stocks of earlier tasks may keep, bytes.
-    pub kept: usize,
-    /// When the machine counts as disturbed.
-    pub drift: DriftLimits,
-    /// Largest share of processor time that others may take while something is timed.
-    pub foreign: f64,
-}
-
-impl Default for Effort {
-    fn default() -> Self {
-        Self {
-            working_set: 96 << 20,
-            block: Duration::from_micros(1200),
-            screen_pairs: 16,
-            confirm_pairs: 64,
-            call_timeout: Duration::from_secs(2),
-            kept: 1 << 30,
-            drift: DriftLimits { relative: 0.15, p: 0.01, steal: 0.05 },
-            foreign: 0.25,
-        }
-    }
 }
 
 impl JudgeConfig {
@@ -260,15 +221,7 @@ impl Judge {
             start = block.inputs_end;
             blocks.push(block);
         }
-        let mut run = Run {
-            task,
-            seed,
-            effort: &self.config.effort,
-            ceilings: &self.config.ceilings,
-            rng: SmallRng::from_seed(seed.bytes("verify", 0)),
-            index: 0,
-            checked: 0,
-        };
+        let mut run = Run::new(task, seed, &self.config.effort, &self.config.ceilings);
         let samples = match champion.as_mut() {
             None => run.alone(&blocks, &mut rig, phase)?,
             Some(champion) => {
@@ -310,192 +263,10 @@ impl Judge {
     }
 }
 
-/// What the champion does wrong now is not the challenger's fault.
-fn champion_fault(stop: Stop) -> Stop {
-    match stop {
-        Stop::Rejected(r) => {
-            fault(Fault::Worker, format!("the champion itself: {:?}: {}", r.reason, r.detail))
-        }
-        other => other,
-    }
-}
-
 fn timed_rows(task: &KernelTask, phase: Phase) -> Vec<u32> {
     match phase {
         Phase::Screen => task.screen.clone(),
         Phase::Confirm => task.confirm.clone(),
-    }
-}
-
-/// The timed part of one evaluation.
-struct Run<'a> {
-    task: &'a KernelTask,
-    seed: Seed,
-    effort: &'a Effort,
-    ceilings: &'a MeasuredCeilings,
-    rng: SmallRng,
-    index: u64,
-    checked: u32,
-}
-
-impl Run<'_> {
-    /// One timed and checked block of one side.
-    fn block(
-        &mut self,
-        side: &mut Side,
-        rig: &mut Rig,
-        block: &Block<'_>,
-        fresh: &[measure::FreshCall],
-    ) -> Result<f64, Stop> {
-        let ns = side.block(rig, block, fresh)?;
-        self.checked += side.verify(rig, block, fresh, &mut self.rng)?;
-        let floor = self.ceilings.floor_ns(
-            &self.task.operation,
-            block.rows,
-            self.task.context,
-            self.task.target.threads,
-        );
-        if ns < floor {
-            return Err(reject(
-                Reason::Roofline,
-                format!("{ns:.0} ns per call of {} rows; the roofline allows {floor:.0}", block.rows),
-            ));
-        }
-        Ok(ns)
-    }
-
-    fn refresh(&mut self, block: &Block<'_>, calls: u32) -> Vec<measure::FreshCall> {
-        self.index += 1;
-        block.refresh(calls, self.seed, self.index)
-    }
-
-    /// Calls of a block that take the shortest time that is worth timing.
-    fn calls(&self, block: &Block<'_>, ns: f64) -> u32 {
-        let wanted = (self.effort.block.as_nanos() as f64 / ns.max(1.0)).ceil();
-        (wanted as u32).clamp(1, block.capacity.min(MOST_CALLS))
-    }
-
-    /// Time of a call, roughly: two warm blocks.
-    fn calibrate(&mut self, side: &mut Side, rig: &mut Rig, block: &Block<'_>) -> Result<f64, Stop> {
-        let few = self.refresh(block, block.capacity.min(4));
-        self.block(side, rig, block, &few)?;
-        let few = self.refresh(block, block.capacity.min(4));
-        self.block(side, rig, block, &few)
-    }
-
-    /// The first champion's series.
-    fn alone(&mut self, blocks: &[Block<'_>], rig: &mut Rig, phase: Phase) -> Result<Samples, Stop> {
-        let before = Watch::start(&[rig]);
-        let block = &blocks[0];
-        let mut side = Side::new(rig, block);
-        let ns = self.calibrate(&mut side, rig, block)?;
-        let calls = self.calls(block, ns);
-        let count = match phase {
-            Phase::Screen => self.effort.screen_pairs,
-            Phase::Confirm => self.effort.confirm_pairs / 2,
-        };
-        let mut series = Vec::new();
-        for _ in 0..count.max(6) {
-            let fresh = self.refresh(block, calls);
-            series.push(self.block(&mut side, rig, block, &fresh)?);
-        }
-        // The other rows are timed once each, so that their outputs are checked too.
-        for block in &blocks[1..] {
-            let mut side = Side::new(rig, block);
-            self.calibrate(&mut side, rig, block)?;
-        }
-        self.settle(&series, before, &[rig])?;
-        Ok(Samples::Single { ns: series, calls })
-    }
-
-    /// Interleaved pairs until the sequential test has seen enough.
-    fn paired(
-        &mut self,
-        blocks: &[Block<'_>],
-        champion: &mut Rig,
-        challenger: &mut Rig,
-        phase: Phase,
-        tested: u64,
-    ) -> Result<Samples, Stop> {
-        let before = Watch::start(&[champion, challenger]);
-        let most = match phase {
-            Phase::Screen => self.effort.screen_pairs,
-            Phase::Confirm => self.effort.confirm_pairs,
-        };
-        let plan = SequentialPlan {
-            most_pairs: most,
-            ..crate::rule::sequential(self.task.least_effect_permille, tested)
-        };
-        let mut test = Sequential::new(plan);
-        let (mut ours, mut theirs, mut first) = (Vec::new(), Vec::new(), Vec::new());
-        let mut most_calls = 1;
-        for (i, block) in blocks.iter().enumerate() {
-            let mut a = Side::new(champion, block);
-            let mut b = Side::new(challenger, block);
-            let slow = self.calibrate(&mut a, champion, block).map_err(champion_fault)?;
-            self.calibrate(&mut b, challenger, block)?;
-            let calls = self.calls(block, slow);
-            most_calls = most_calls.max(calls);
-            // The first rows get what is left of the pairs; each other one a fair share at the end.
-            let share = most / blocks.len() as u32;
-            let end = if i + 1 == blocks.len() { most } else { share * (i as u32 + 1) };
-            while test.status() == Status::More && test.pairs() < end {
-                let fresh = self.refresh(block, calls);
-                let (x, y) = match test.next_order() {
-                    PairOrder::ChampionFirst => {
-                        let x = self.block(&mut a, champion, block, &fresh).map_err(champion_fault)?;
-                        (x, self.block(&mut b, challenger, block, &fresh)?)
-                    }
-                    PairOrder::ChallengerFirst => {
-                        let y = self.block(&mut b, challenger, block, &fresh)?;
-                        (self.block(&mut a, champion, block, &fresh).map_err(champion_fault)?, y)
-                    }
-                };
-                theirs.push(x);
-                ours.push(y);
-                if i == 0 {
-                    first.push(x);
-                }
-                test.push(x / y);
-            }
-        }
-        self.settle(&first, before, &[champion, challenger])?;
-        Ok(Samples::Paired { champion_ns: theirs, challenger_ns: ours, calls: most_calls })
-    }
-
-    /// Refuses to conclude anything from a disturbed machine.
-    fn settle(&self, champion: &[f64], before: Option<Watch>, rigs: &[&Rig]) -> Result<(), Stop> {
-        let after = before.zip(Watch::start(rigs));
-        let stolen = after.and_then(|(a, b)| b.processors.stolen_since(&a.processors));
-        match disturbance(champion, stolen, &self.effort.drift) {
-            Disturbance::Quiet => {}
-            disturbed => return Err(fault(Fault::Disturbed, disturbed.to_string())),
-        }
-        let foreign = after.and_then(|(a, b)| {
-            b.processors.foreign_since(&a.processors, b.own.saturating_sub(a.own))
-        });
-        match foreign {
-            Some(share) if share > self.effort.foreign => Err(fault(
-                Fault::Disturbed,
-                format!("disturbed: other programs took {:.0} % of the processors' time", 100.0 * share),
-            )),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The processors' time and our own part of it.
-#[derive(Clone, Copy)]
-struct Watch {
-    processors: ProcessorTime,
-    own: u64,
-}
-
-impl Watch {
-    /// Reads both; `None` where the system does not tell.
-    fn start(rigs: &[&Rig]) -> Option<Self> {
-        let workers: Option<u64> = rigs.iter().map(|r| used_by(r.worker.pid())).sum();
-        Some(Self { processors: ProcessorTime::now()?, own: workers? + used_by_this_thread()? })
     }
 }
 

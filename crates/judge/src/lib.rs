@@ -8,6 +8,8 @@
 //! Engine-level trials (whole plans under a workload) are judged by the program that can start engines; they share
 //! [`rule()`]'s place in the flow, not its code.
 
+#![forbid(unsafe_code)]
+
 pub mod cases;
 pub mod check;
 mod disturbance;
@@ -24,11 +26,13 @@ mod seed;
 pub mod stage;
 mod stock;
 mod task;
+mod timing;
 
 pub use error::JudgeError;
-pub use judge::{Effort, Judge, JudgeConfig, Opponent, PROTOCOL, task_id};
+pub use judge::{Judge, JudgeConfig, Opponent, PROTOCOL, task_id};
 pub use lane::{Lane, LaneGuard};
 pub use roofline::MeasuredCeilings;
 pub use rule::{RULE, Standing, rule, sequential};
 pub use seed::{Secret, Seed};
 pub use task::{KernelTask, Submission};
+pub use timing::Effort;

@@ -23,7 +23,7 @@ macro_rules! candidates {
 }
 
 /// Name and text of every dishonest candidate.
-pub const DISHONEST: &[(&str, &str)] = candidates!("dishonest": 
+pub const DISHONEST: &[(&str, &str)] = candidates!("dishonest":
     "another_class",
     "before_the_start",
     "changes_inputs",
@@ -58,7 +58,7 @@ pub const DISHONEST: &[(&str, &str)] = candidates!("dishonest":
 );
 
 /// Name and text of every honest control.
-pub const HONEST: &[(&str, &str)] = candidates!("honest": 
+pub const HONEST: &[(&str, &str)] = candidates!("honest":
     "linear_add",
     "linear_plain",
     "linear_rows",

@@ -229,9 +229,14 @@ impl Rig {
         Ok(Outcome { out, caches })
     }
 
-    /// Runs prepared calls as one timed batch on all threads.
-    pub fn batch(&mut self, count: u32) -> Result<Batch, Stop> {
-        Ok(self.worker.run(0, count, self.threads, self.timeout)?)
+    /// Runs prepared calls as one timed batch on all threads. `expected` is what the batch should take; a batch that
+    /// needs more than twenty times as long, and more than one call's limit, has hung.
+    ///
+    /// # Errors
+    /// A rejection if the candidate crashes or hangs.
+    pub fn batch(&mut self, count: u32, expected: Duration) -> Result<Batch, Stop> {
+        let limit = self.timeout.max(expected * 20);
+        Ok(self.worker.run(0, count, self.threads, limit)?)
     }
 
     /// Threads of the worker.

@@ -109,3 +109,117 @@ fn effect_of(task: &Task, samples: &Samples) -> Option<(Pairs, Effect)> {
     let effect = pairs.effect(CONFIDENCE, seed);
     Some((pairs, effect))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evidence::{
+        CheckSummary, Contract, Digest, Direction, Fault, Measured, Metric, Protocol, Reason, Rejection,
+        Workloads,
+    };
+
+    fn task() -> Task {
+        Task {
+            contract: Contract::Kernel {
+                operation: "o".into(),
+                definition: "{}".into(),
+                class: "c".into(),
+                rows_low: 1,
+                rows_high: 1,
+            },
+            target: "x86_64/t2".into(),
+            metric: Metric {
+                name: "time".into(),
+                unit: "ns".into(),
+                direction: Direction::Minimise,
+                least_effect_permille: 10,
+            },
+            screen: Workloads { cases: vec![] },
+            confirm: Digest::ZERO,
+        }
+    }
+
+    fn id(name: &str) -> Id<Candidate> {
+        Id::from_digest(Digest::of(name.as_bytes()))
+    }
+
+    fn evidence(against: Option<Id<Candidate>>, phase: Phase, outcome: Outcome) -> Evidence {
+        let protocol = Protocol {
+            version: "v".into(),
+            seed: String::new(),
+            secret_digest: Digest::ZERO,
+            corpus: String::new(),
+            layers: vec![],
+            toolchain: String::new(),
+        };
+        Evidence { candidate: id("new"), against, phase, protocol, machine: Digest::ZERO, outcome }
+    }
+
+    fn paired(phase: Phase, ratio: f64) -> Evidence {
+        let champion_ns: Vec<f64> = (0..40).map(|i| 100.0 + f64::from(i % 4)).collect();
+        let challenger_ns = champion_ns.iter().map(|c| c / ratio).collect();
+        let samples = Samples::Paired { champion_ns, challenger_ns, calls: 1 };
+        let check = CheckSummary {
+            cases: 1,
+            keys: vec![1],
+            worst_ratio: 0.1,
+            timed_checked: 1,
+            quality: Default::default(),
+        };
+        evidence(
+            Some(id("old")),
+            phase,
+            Outcome::Measured(Measured { artifact: Digest::ZERO, check, samples }),
+        )
+    }
+
+    fn verdict(list: &[Evidence]) -> Verdict {
+        let champion = Standing { candidate: id("old"), evidence: &[] };
+        rule(&task(), Some(champion), Standing { candidate: id("new"), evidence: list }, 5).verdict
+    }
+
+    #[test]
+    fn only_confirmation_promotes() {
+        assert_eq!(verdict(&[]), Verdict::Evaluate(Phase::Screen));
+        assert_eq!(verdict(&[paired(Phase::Screen, 1.5)]), Verdict::Evaluate(Phase::Confirm));
+        assert!(matches!(verdict(&[paired(Phase::Screen, 0.9)]), Verdict::Keep(_)));
+        let both = [paired(Phase::Screen, 1.5), paired(Phase::Confirm, 1.4)];
+        assert!(matches!(verdict(&both), Verdict::Promote(Some(e)) if (e.ratio - 1.4).abs() < 1e-9));
+        assert!(matches!(
+            verdict(&[paired(Phase::Screen, 1.5), paired(Phase::Confirm, 1.0)]),
+            Verdict::Keep(_)
+        ));
+    }
+
+    #[test]
+    fn repetition_buys_no_luck_and_faults_say_nothing() {
+        let again = [paired(Phase::Confirm, 1.0), paired(Phase::Confirm, 2.0)];
+        assert!(matches!(verdict(&again), Verdict::Keep(_)));
+        let stop = Stop::Inconclusive { fault: Fault::Disturbed, detail: String::new() };
+        let disturbed = evidence(Some(id("old")), Phase::Confirm, Outcome::Stopped(stop));
+        let list = [paired(Phase::Screen, 1.5), disturbed];
+        assert_eq!(verdict(&list), Verdict::Evaluate(Phase::Confirm));
+    }
+
+    #[test]
+    fn a_rejection_refuses_whatever_else_was_seen() {
+        let stop = Stop::Rejected(Rejection { reason: Reason::Wrong, detail: String::new() });
+        let wrong = evidence(None, Phase::Screen, Outcome::Stopped(stop));
+        assert_eq!(verdict(&[paired(Phase::Confirm, 2.0), wrong]), Verdict::Refuse);
+    }
+
+    #[test]
+    fn evidence_against_another_champion_does_not_count() {
+        let mut other = paired(Phase::Confirm, 2.0);
+        other.against = Some(id("older"));
+        assert_eq!(verdict(&[other]), Verdict::Evaluate(Phase::Screen));
+    }
+
+    #[test]
+    fn replay_gives_the_same_decision() {
+        let list = [paired(Phase::Confirm, 1.2)];
+        let standing = Standing { candidate: id("new"), evidence: &list };
+        let champion = Some(Standing { candidate: id("old"), evidence: &[] });
+        assert_eq!(rule(&task(), champion, standing, 2), rule(&task(), champion, standing, 2));
+    }
+}

@@ -1,34 +1,15 @@
 //! Whole evaluations of generated kernels.
 
+mod harness;
+
 use evidence::{
-    Candidate, Change, Content, Digest, Id, Outcome, Phase, Proposer, Reason, Samples, Stop, Verdict,
+    Candidate, Change, Content, Fault, Id, Outcome, Phase, Proposer, Reason, Samples, Stop, Verdict,
 };
-use judge::{Effort, Judge, JudgeConfig, KernelTask, Lane, Opponent, Secret, Standing, Submission, rule};
+use harness::{judge, judge_with, small};
+use judge::{KernelTask, Opponent, Standing, Submission, rule};
 use plan::{Activation, Epilogue, Operation, Prologue, RowBucket, Target, WeightFormat, WeightLayout, Zero};
-use sandbox::{BuildLimits, Builder, Helper, WorkerConfig};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-pub fn judge(cache: &std::path::Path, effort: Effort) -> Judge {
-    let helper = Helper::program(env!("CARGO_BIN_EXE_judge-worker"));
-    let builder = Builder::new(helper.clone(), cache, BuildLimits::default()).unwrap();
-    let processors = kernel_abi::allowed_processors().unwrap();
-    let workers = WorkerConfig::new(helper, processors);
-    let mut config = JudgeConfig::new(builder, workers, Secret::new([7; 32]), Digest::ZERO, BTreeMap::new());
-    config.lane = Lane::at(&cache.join("lane"));
-    config.effort = effort;
-    Judge::new(config)
-}
-
-/// Other tests share the machine: nothing here may depend on quiet.
-pub fn small() -> Effort {
-    let mut effort = Effort { working_set: 8 << 20, block: Duration::from_micros(300), ..Effort::default() };
-    effort.drift.relative = 100.0;
-    effort.drift.steal = 1.0;
-    effort.foreign = 1.0;
-    effort.confirm_pairs = 16;
-    effort
-}
+use std::time::Instant;
 
 fn linear(n: u32, k: u32, prologue: Prologue, epilogue: Epilogue) -> Operation {
     Operation::Linear {
@@ -171,6 +152,46 @@ fn another_class_is_refused() {
     let e = judge.evaluate(&task, &it, None, Phase::Screen);
     match e.outcome {
         Outcome::Stopped(Stop::Rejected(r)) => assert_eq!(r.reason, Reason::Class, "{}", r.detail),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn faster_than_the_roofline_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    // A machine that moves a thousand bytes a second.
+    let ceilings = BTreeMap::from([("stream_cached_bytes_per_s_t2".to_owned(), 1e3)]);
+    let mut judge = judge_with(folder.path(), small(), ceilings);
+    let (task, it) = portable_task(linear(96, 64, Prologue::None, Epilogue::Store), RowBucket::ALL[1], 64);
+    match judge.evaluate(&task, &it, None, Phase::Screen).outcome {
+        Outcome::Stopped(Stop::Rejected(r)) => assert_eq!(r.reason, Reason::Roofline, "{}", r.detail),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_disturbed_machine_blames_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut effort = small();
+    // Whatever the champion's series does is too much.
+    (effort.drift.relative, effort.drift.p) = (0.0, 1.1);
+    let mut judge = judge(folder.path(), effort);
+    let (task, it) = portable_task(linear(96, 64, Prologue::None, Epilogue::Store), RowBucket::ALL[0], 64);
+    match judge.evaluate(&task, &it, None, Phase::Screen).outcome {
+        Outcome::Stopped(Stop::Inconclusive { fault: Fault::Disturbed, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_broken_champion_is_not_the_challengers_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut judge = judge(folder.path(), small());
+    let (task, it) = portable_task(linear(96, 64, Prologue::None, Epilogue::Store), RowBucket::ALL[0], 64);
+    let broken = Submission { source: "fn kernel(".into(), ..it.clone() };
+    let opponent = Opponent { champion: &broken, tested: 0 };
+    match judge.evaluate(&task, &it, Some(opponent), Phase::Screen).outcome {
+        Outcome::Stopped(Stop::Inconclusive { .. }) => {}
         other => panic!("{other:?}"),
     }
 }

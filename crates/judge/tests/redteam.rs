@@ -1,8 +1,7 @@
 //! The exploit suite against this judge.
 
-#[path = "evaluate.rs"]
 #[allow(dead_code)]
-mod evaluate;
+mod harness;
 
 use judge::redteam::{Caught, DISHONEST, HONEST, run};
 use std::collections::BTreeSet;
@@ -24,10 +23,11 @@ fn every_file_is_in_the_suite() {
 #[test]
 fn the_judge_catches_cheats_and_spares_the_honest() {
     let folder = tempfile::tempdir().unwrap();
-    let mut effort = evaluate::small();
+    let mut effort = harness::small();
     effort.call_timeout = Duration::from_millis(500);
-    let mut judge = evaluate::judge(folder.path(), effort);
-    let report = run(&mut judge, |f| eprintln!("{:?} {} in {:?}: {}", f.verdict, f.name, f.took, f.detail)).unwrap();
+    let mut judge = harness::judge(folder.path(), effort);
+    let report =
+        run(&mut judge, |f| eprintln!("{:?} {} in {:?}: {}", f.verdict, f.name, f.took, f.detail)).unwrap();
     assert!(report.passes());
     assert_eq!(report.count(Caught::OtherReason), 0);
 }

@@ -320,6 +320,8 @@ impl Ready {
             (args.shared, args.shared_bytes) = (shared.data, shared.bytes);
             self.calls.push(args);
         }
+        // The batch follows at once: threads that sleep are woken now and poll until it comes.
+        self.pool.run(&|member| member.barrier()).map_err(|e| e.to_string())?;
         Ok(status::DONE)
     }
 

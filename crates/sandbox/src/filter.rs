@@ -113,11 +113,9 @@ pub fn check_source(source: &str) -> Result<(), SandboxError> {
         attribute.advance(&token.kind);
         let next = |n: usize| tokens.get(i + n).map(|t| &t.kind);
         match &token.kind {
-            Kind::Word("global_asm") => {
-                if !only_hides(&tokens[i + 1..]) {
-                    let what = "global_asm! may only say '.hidden NAME' in kernels";
-                    return refuse(token.line, what.into());
-                }
+            Kind::Word("global_asm") if !only_hides(&tokens[i + 1..]) => {
+                let what = "global_asm! may only say '.hidden NAME' in kernels";
+                return refuse(token.line, what.into());
             }
             Kind::Word(word) => {
                 let bang = next(1) == Some(&Kind::Mark('!'));

@@ -2,7 +2,7 @@
 
 use crate::error::SandboxError;
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -132,28 +132,22 @@ pub(crate) fn finish(
             return Ok(Ended::TimedOut);
         }
     }
-    let wait = OwnedFdOf(pidfd(child.id())?);
-    if !wait_readable(wait.0.as_raw_fd(), deadline)? {
-        kill(&mut child);
-        return Ok(Ended::TimedOut);
-    }
-    let status = child.wait().map_err(|e| SandboxError::host("wait for a sandbox process", e))?;
+    // Its output is closed, so it is about to end; some hosts have no pidfd to wait on, so it is asked.
+    let status = loop {
+        let ended = child.try_wait().map_err(|e| SandboxError::host("wait for a sandbox process", e))?;
+        if let Some(status) = ended {
+            break status;
+        }
+        if Instant::now() >= deadline {
+            kill(&mut child);
+            return Ok(Ended::TimedOut);
+        }
+        std::thread::sleep(Duration::from_micros(300));
+    };
     // SAFETY: takes integers. Members of the group that outlived the leader are ended; the group's id cannot have
     // been given to somebody else while members exist, and ESRCH is harmless.
     unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
     Ok(Ended::Exited(Finished { status, stderr: String::from_utf8_lossy(&stderr).into_owned() }))
-}
-
-struct OwnedFdOf(OwnedFd);
-
-fn pidfd(pid: u32) -> Result<OwnedFd, SandboxError> {
-    // SAFETY: takes integers only.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(SandboxError::last_os("watch a sandbox process"));
-    }
-    // SAFETY: the descriptor was just opened and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 fn wait_readable(fd: RawFd, deadline: Instant) -> Result<bool, SandboxError> {
