@@ -15,7 +15,10 @@ mod harness;
 use evidence::Point;
 use harness::{Buffer, Kernel, build, host};
 use plan::operation::{QkvRope, slot};
-use plan::{Activation, ArgsV1, Epilogue, KvDtype, KvLayout, Operation, Prologue, RowBucket, WeightFormat, WeightLayout, Zero};
+use plan::{
+    Activation, ArgsV1, Epilogue, KvDtype, KvLayout, Operation, Prologue, RowBucket, WeightFormat,
+    WeightLayout, Zero,
+};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +28,14 @@ fn operation(name: &str) -> Option<Operation> {
     let weight = |format| WeightLayout { format, n_block: 16 };
     let q4 = weight(WeightFormat::Affine { bits: 4, group: 32, zero: Zero::Stored });
     let q8 = weight(WeightFormat::Affine { bits: 8, group: 32, zero: Zero::Midpoint });
-    let linear = |n, k, prologue, epilogue, weight, activation| Operation::Linear { n, k, prologue, epilogue, weight, activation };
+    let linear = |n, k, prologue, epilogue, weight, activation| Operation::Linear {
+        n,
+        k,
+        prologue,
+        epilogue,
+        weight,
+        activation,
+    };
     let kv = KvLayout { dtype: KvDtype::F16, block_tokens: 16 };
     let heads = QkvRope { heads: 9, kv_heads: 3, head_dim: 64, bias: false, qk_norm_eps_bits: None, kv };
     let none = Prologue::None;
@@ -57,13 +67,19 @@ fn contender(text: &str, operation: &Operation, rows: u32, threads: u32) -> Cont
     let generator = kernels::generator(name).unwrap_or_else(|| panic!("no generator '{name}'"));
     let target = host(threads);
     let bucket = RowBucket::ALL.into_iter().find(|b| b.contains(rows)).expect("rows fall into a bucket");
-    let start = generator.start(operation, bucket, &target).unwrap_or_else(|| panic!("{name} does not apply"));
+    let start =
+        generator.start(operation, bucket, &target).unwrap_or_else(|| panic!("{name} does not apply"));
     let point: Point = axes.split(',').filter(|a| !a.is_empty()).fold(start, |p, axis| {
         let (axis, value) = axis.split_once('=').expect("axis=value");
         p.with(axis, value)
     });
-    let generated = generator.generate(operation, bucket, &target, &point, rows).unwrap_or_else(|e| panic!("{e}"));
-    Contender::Kernel { name: format!("{name} {point}"), kernel: build(&generated, name), launch: generated.launch }
+    let generated =
+        generator.generate(operation, bucket, &target, &point, rows).unwrap_or_else(|e| panic!("{e}"));
+    Contender::Kernel {
+        name: format!("{name} {point}"),
+        kernel: build(&generated, name),
+        launch: generated.launch,
+    }
 }
 
 /// Seconds of the calling thread's processor time, or of the wall.
@@ -93,7 +109,8 @@ impl Layers {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
-        let mut floats = |len: u32| -> Vec<f32> { (0..len).map(|_| next() as f32 / 2f32.powi(30) - 1.0).collect() };
+        let mut floats =
+            |len: u32| -> Vec<f32> { (0..len).map(|_| next() as f32 / 2f32.powi(30) - 1.0).collect() };
         let mut buffers = vec![
             Buffer::from_f32(&floats(rows * operation.in_width())),
             Buffer::from_f32(&floats(rows * operation.out_width())),
@@ -111,7 +128,11 @@ impl Layers {
             w.bytes_mut().fill(0x21);
         }
         let mut args = ArgsV1::new(rows);
-        for (i, at) in [slot::X, slot::OUT, slot::NORM, slot::ROPE, slot::POSITIONS, slot::K_CACHE, slot::V_CACHE].iter().enumerate() {
+        for (i, at) in
+            [slot::X, slot::OUT, slot::NORM, slot::ROPE, slot::POSITIONS, slot::K_CACHE, slot::V_CACHE]
+                .iter()
+                .enumerate()
+        {
             args.tensors[*at] = buffers[i].tensor();
         }
         args.tensors[slot::SLOTS] = buffers[4].tensor();
@@ -187,12 +208,16 @@ fn main() {
     let operation = operation(name).unwrap_or_else(|| panic!("no operation '{name}'"));
     let number = |text: &str| text.parse::<u32>().unwrap_or_else(|e| panic!("'{text}': {e}"));
     let (rows, threads, rounds) = (number(rows), number(threads), number(rounds));
-    let contenders: Vec<Contender> = recipes.iter().map(|r| contender(r, &operation, rows, threads)).collect();
+    let contenders: Vec<Contender> =
+        recipes.iter().map(|r| contender(r, &operation, rows, threads)).collect();
     let most = |of: fn(&plan::Launch) -> u64| {
-        let kernels = contenders.iter().filter_map(|c| if let Contender::Kernel { launch, .. } = c { Some(of(launch)) } else { None });
+        let kernels = contenders
+            .iter()
+            .filter_map(|c| if let Contender::Kernel { launch, .. } = c { Some(of(launch)) } else { None });
         kernels.max().unwrap_or(0)
     };
-    let (scratch, shared) = (most(|l| l.scratch_bytes).next_multiple_of(64), most(|l| l.shared_bytes_per_row));
+    let (scratch, shared) =
+        (most(|l| l.scratch_bytes).next_multiple_of(64), most(|l| l.shared_bytes_per_row));
     let count = if name == "head" { 4 } else { 30 };
     let layers = Layers::new(&operation, rows, threads, count, scratch, shared);
     let (spin, start) = (Spin(AtomicU64::new(0)), Barrier::new(threads as usize));
@@ -225,6 +250,11 @@ fn main() {
             Contender::Kernel { name, .. } => name,
             Contender::Read => "read",
         };
-        println!("{:9.2} us {:7.2} GB/s {:8.1} GMAC/s  {label}", each * 1e6, bytes / each * 1e-9, macs / each * 1e-9);
+        println!(
+            "{:9.2} us {:7.2} GB/s {:8.1} GMAC/s  {label}",
+            each * 1e6,
+            bytes / each * 1e-9,
+            macs / each * 1e-9
+        );
     }
 }

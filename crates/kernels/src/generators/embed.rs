@@ -39,7 +39,10 @@ impl Generator for Embed {
     ) -> Result<Generated, KernelError> {
         linear::require_point(NAME, self.space(operation, rows, target), operation, point)?;
         let Operation::Embed { hidden, weight, .. } = *operation else {
-            return Err(KernelError::Unsupported { operation: operation.to_string(), what: "not an embedding".to_owned() });
+            return Err(KernelError::Unsupported {
+                operation: operation.to_string(),
+                what: "not an embedding".to_owned(),
+            });
         };
         let k = hidden as usize;
         let (format, bits, group, stored) = match weight.format {

@@ -5,7 +5,9 @@ use crate::error::KernelError;
 use crate::numerics::Arith;
 use evidence::{Point, Space};
 use plan::operation::QkvRope;
-use plan::{Activation, Epilogue, KvDtype, Launch, Operation, Prologue, RowBucket, WeightFormat, WeightLayout, Zero};
+use plan::{
+    Activation, Epilogue, KvDtype, Launch, Operation, Prologue, RowBucket, WeightFormat, WeightLayout, Zero,
+};
 use std::fmt::Write;
 
 const FRAME: &str = include_str!("source/linear_frame.rs");
@@ -216,37 +218,49 @@ impl Linear {
         let choice = |name: &str, value: u32| format!("const {name}: u32 = {value};\n");
         t += &choice("BITS", affine.bits.into());
         t += &truth("STORED", affine.zero == Zero::Stored);
-        t += &choice("FORMAT", match self.weight.format {
-            WeightFormat::Affine { .. } => 0,
-            WeightFormat::Bf16 => 1,
-            WeightFormat::F32 => 2,
-        });
-        t += &choice("ACTIVATION", match self.activation {
-            Activation::F32 => 0,
-            Activation::I8 => 1,
-            Activation::I16 => 2,
-            Activation::Bf16 => 3,
-        });
+        t += &choice(
+            "FORMAT",
+            match self.weight.format {
+                WeightFormat::Affine { .. } => 0,
+                WeightFormat::Bf16 => 1,
+                WeightFormat::F32 => 2,
+            },
+        );
+        t += &choice(
+            "ACTIVATION",
+            match self.activation {
+                Activation::F32 => 0,
+                Activation::I8 => 1,
+                Activation::I16 => 2,
+                Activation::Bf16 => 3,
+            },
+        );
         let eps = match self.prologue {
             Prologue::None => 0,
             Prologue::RmsNorm { eps_bits } => eps_bits,
         };
         t += &truth("NORM", self.prologue != Prologue::None);
         t += &bits("EPS", eps);
-        t += &choice("EPILOGUE", match self.epilogue {
-            Epilogue::Store => 0,
-            Epilogue::Add => 1,
-            Epilogue::SiluGate => 2,
-            Epilogue::QkvRope(_) => 3,
-        });
+        t += &choice(
+            "EPILOGUE",
+            match self.epilogue {
+                Epilogue::Store => 0,
+                Epilogue::Add => 1,
+                Epilogue::SiluGate => 2,
+                Epilogue::QkvRope(_) => 3,
+            },
+        );
         t += &truth("BIAS", q.bias);
         t += &truth("QK_NORM", q.qk_norm_eps_bits.is_some());
         t += &bits("QK_EPS", q.qk_norm_eps_bits.unwrap_or(0));
-        t += &choice("KV_DTYPE", match q.kv.dtype {
-            KvDtype::F32 => 0,
-            KvDtype::F16 => 1,
-            KvDtype::Bf16 => 2,
-        });
+        t += &choice(
+            "KV_DTYPE",
+            match q.kv.dtype {
+                KvDtype::F32 => 0,
+                KvDtype::F16 => 1,
+                KvDtype::Bf16 => 2,
+            },
+        );
         t += &truth("SPLIT", walk.prologue == PrologueWork::Split);
         t
     }
@@ -283,7 +297,7 @@ const NO_HEADS: QkvRope = QkvRope {
 
 fn refuse_heads(n: usize, q: &QkvRope) -> Option<String> {
     let heads = (q.heads + 2 * q.kv_heads) as usize;
-    if q.head_dim == 0 || q.head_dim % 16 != 0 {
+    if q.head_dim == 0 || !q.head_dim.is_multiple_of(16) {
         Some(format!("head_dim {} is not a multiple of 16", q.head_dim))
     } else if n != heads * q.head_dim as usize {
         Some(format!("n = {n} is not {heads} heads of {}", q.head_dim))
@@ -298,7 +312,7 @@ fn unit_rows(heights: &[usize]) -> String {
         "\n/// All rows of one unit, in tiles.\n#[inline(always)]\nunsafe fn unit_rows(a: &ArgsV1, first: usize, count: usize, acts: *const u8, scratch: *mut u8, sub: usize, subs: usize) {\n    let mut r = 0;\n",
     );
     for (i, h) in heights.iter().enumerate() {
-        // Above a tile of half the height (or less) at most one or two of the next fit; the loop serves all cases.
+        // Below a tile of twice the height at most one fits, so a loop is needed only after a bigger step.
         let word = if i == 0 || heights[i - 1] > 2 * h { "while" } else { "if" };
         let _ = write!(
             text,
@@ -345,7 +359,12 @@ pub(super) fn number(generator: &str, point: &Point, axis: &str) -> Result<usize
 }
 
 /// Refuses points outside a space.
-pub(super) fn require_point(generator: &str, space: Option<Space>, operation: &Operation, point: &Point) -> Result<(), KernelError> {
+pub(super) fn require_point(
+    generator: &str,
+    space: Option<Space>,
+    operation: &Operation,
+    point: &Point,
+) -> Result<(), KernelError> {
     let space = space.ok_or_else(|| KernelError::Unsupported {
         operation: operation.to_string(),
         what: format!("generator {generator} does not apply here"),
@@ -367,7 +386,11 @@ pub(super) fn point(pairs: &[(&str, &str)]) -> Point {
 
 /// The `prologue` axis: who prepares the rows; only where there is something to prepare and several rows.
 pub(super) fn with_prologue(space: Space, linear: &Linear, rows: RowBucket) -> Space {
-    if linear.is_direct() || rows.high == 1 { space } else { space.choices("prologue", &["redundant", "split"]) }
+    if linear.is_direct() || rows.high == 1 {
+        space
+    } else {
+        space.choices("prologue", &["redundant", "split"])
+    }
 }
 
 /// The value of the `prologue` axis.

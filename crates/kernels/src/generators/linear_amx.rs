@@ -42,9 +42,11 @@ impl LinearAmx {
     fn int8_source(&self, linear: &Linear, title: &str, walk: &mut Walk, ahead: usize) -> String {
         let group = linear.affine().map_or(linear.k, |a| a.group);
         let depth = [64, 32, 16].into_iter().find(|d| group.is_multiple_of(*d)).unwrap_or(16);
-        walk.unit_scratch = linear.unit(walk.columns) / 16 * (linear.k / group) * (group * 16 + 128) + RESULTS;
-        let constants =
-            format!("const UNPACKED: bool = true;\nconst AHEAD: usize = {ahead};\nconst DEPTH: usize = {depth};\n\n");
+        walk.unit_scratch =
+            linear.unit(walk.columns) / 16 * (linear.k / group) * (group * 16 + 128) + RESULTS;
+        let constants = format!(
+            "const UNPACKED: bool = true;\nconst AHEAD: usize = {ahead};\nconst DEPTH: usize = {depth};\n\n"
+        );
         linear.source(title, Arith::Fused, walk, &constants, &format!("{TILES}\n{ROWS}\n{INT8}"))
     }
 }
@@ -102,7 +104,11 @@ impl Generator for LinearAmx {
         let groups = linear.affine().map_or(1, |a| linear.k / a.group);
         let mut walk = Walk {
             heights: linear::halving(linear::number(self.name(), point, "tile")?),
-            columns: if matches!(linear.epilogue, Epilogue::Store | Epilogue::Add) { 16 * columns } else { 0 },
+            columns: if matches!(linear.epilogue, Epilogue::Store | Epilogue::Add) {
+                16 * columns
+            } else {
+                0
+            },
             chunk: point.number("chunk").unwrap_or(64) as usize,
             prologue: linear::prologue_work(&linear, point),
             row_bytes: linear::odd_lines(linear.k * width + groups * scales),
@@ -112,7 +118,13 @@ impl Generator for LinearAmx {
         let source = if self.feature == Feature::AmxInt8 {
             self.int8_source(&linear, &title, &mut walk, linear.ahead(columns, point))
         } else {
-            linear.source(&title, Arith::Fused, &walk, &format!("const NR: usize = {columns};\n\n"), &format!("{TILES}\n{BF16}"))
+            linear.source(
+                &title,
+                Arith::Fused,
+                &walk,
+                &format!("const NR: usize = {columns};\n\n"),
+                &format!("{TILES}\n{BF16}"),
+            )
         };
         Ok(Generated { source, launch: linear.launch(&walk, max_rows), features: self.features() })
     }

@@ -82,7 +82,8 @@ impl Generator for LinearAvx2 {
             _ if integer => linear::odd_lines(linear.k * width + groups * 8),
             _ => linear::odd_lines(linear.k * width),
         };
-        let rows_at_once = if linear.is_direct() { max_rows.max(1) } else { point.number("chunk").unwrap_or(64) };
+        let rows_at_once =
+            if linear.is_direct() { max_rows.max(1) } else { point.number("chunk").unwrap_or(64) };
         let walk = Walk {
             heights: linear::halving(linear::number(NAME, point, "tile")?),
             columns: linear.weight.n_block as usize,

@@ -79,17 +79,24 @@ impl Generator for LinearAvx512 {
             PrologueWork::Direct => linear.k * width,
             _ => linear::odd_lines(linear.k * width),
         };
-        let rows_at_once = if linear.is_direct() { max_rows.max(1) } else { point.number("chunk").unwrap_or(64) };
+        let rows_at_once =
+            if linear.is_direct() { max_rows.max(1) } else { point.number("chunk").unwrap_or(64) };
         let walk = Walk {
             heights: linear::halving(linear::number(self.name(), point, "tile")?),
-            columns: if matches!(linear.epilogue, Epilogue::Store | Epilogue::Add) { 16 * columns } else { 0 },
+            columns: if matches!(linear.epilogue, Epilogue::Store | Epilogue::Add) {
+                16 * columns
+            } else {
+                0
+            },
             chunk: rows_at_once as usize,
             prologue,
             row_bytes,
             unit_scratch: 0,
         };
-        let constants =
-            format!("const NR: usize = {columns};\nconst AHEAD: usize = {};\n\n", linear.ahead(columns, point));
+        let constants = format!(
+            "const NR: usize = {columns};\nconst AHEAD: usize = {};\n\n",
+            linear.ahead(columns, point)
+        );
         let title = format!("{operation}, rows {rows}: {}, {point}.", self.name());
         let dot = if self.activation == Activation::Bf16 { DOT_BF16 } else { DOT_NONE };
         Ok(Generated {

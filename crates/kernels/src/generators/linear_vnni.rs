@@ -44,10 +44,10 @@ impl Generator for LinearVnni {
     fn start(&self, operation: &Operation, rows: RowBucket, target: &Target) -> Option<Point> {
         let space = self.space(operation, rows, target)?;
         let fallback = linear::point(&[
-            ("tile", if rows.high <= 4 { "4" } else { "6" }),
-            ("columns", if rows.high == 1 { "1" } else { "2" }),
+            ("tile", if rows.high <= 32 { "8" } else { "7" }),
+            ("columns", if rows.high == 1 { "4" } else { "2" }),
             ("ahead", "tile"),
-            ("unpack", if rows.high >= 16 { "scratch" } else { "register" }),
+            ("unpack", if rows.high > 32 { "scratch" } else { "register" }),
             ("chunk", "128"),
             ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
         ]);
@@ -87,7 +87,9 @@ impl Generator for LinearVnni {
             walk.unit_scratch = linear.unit(unit) / 16 * groups * (group * 16 + 128);
         }
         let ahead = linear.ahead(columns, point);
-        let constants = format!("const NR: usize = {columns};\nconst AHEAD: usize = {ahead};\nconst UNPACKED: bool = {unpacked};\n\n");
+        let constants = format!(
+            "const NR: usize = {columns};\nconst AHEAD: usize = {ahead};\nconst UNPACKED: bool = {unpacked};\n\n"
+        );
         let title = format!("{operation}, rows {rows}: {NAME}, {point}.");
         Ok(Generated {
             source: linear.source(&title, Arith::Fused, &walk, &constants, &format!("{ROWS}\n{TILE}")),

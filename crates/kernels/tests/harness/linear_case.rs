@@ -41,7 +41,9 @@ pub struct Outcome {
 
 impl Case {
     pub fn random(operation: Operation, rows: usize, seed: u64) -> Self {
-        let Operation::Linear { n, k, epilogue, weight, .. } = operation else { panic!("a linear operation") };
+        let Operation::Linear { n, k, epilogue, weight, .. } = operation else {
+            panic!("a linear operation")
+        };
         let (n, k) = (n as usize, k as usize);
         let mut rng = StdRng::seed_from_u64(seed);
         let mut floats = |len: usize, scale: f32| -> Vec<f32> {
@@ -68,7 +70,23 @@ impl Case {
         }
         slots.truncate(rows);
         let weight = random_weight(&weight, n, k, &mut rng);
-        Self { operation, n, k, rows, x, norm, bias, q_norm, k_norm, rope, positions, slots, out, weight, pages }
+        Self {
+            operation,
+            n,
+            k,
+            rows,
+            x,
+            norm,
+            bias,
+            q_norm,
+            k_norm,
+            rope,
+            positions,
+            slots,
+            out,
+            weight,
+            pages,
+        }
     }
 
     fn heads(&self) -> QkvRope {
@@ -88,8 +106,11 @@ impl Case {
         assert!(rows <= self.rows);
         let width = self.operation.out_width() as usize;
         let is_add = matches!(self.operation, Operation::Linear { epilogue: Epilogue::Add, .. });
-        let mut out =
-            if is_add { Buffer::from_f32(&self.out[..rows * width]) } else { Buffer::poisoned(rows * width * 4) };
+        let mut out = if is_add {
+            Buffer::from_f32(&self.out[..rows * width])
+        } else {
+            Buffer::poisoned(rows * width * 4)
+        };
         let mut keys = Buffer::poisoned(self.cache_bytes());
         let mut values = Buffer::poisoned(self.cache_bytes());
         let mut inputs = [
@@ -148,7 +169,16 @@ impl Case {
         Outcome { out, keys, values }
     }
 
-    fn qkv(&self, arith: Arith, r: usize, q: &QkvRope, y: &mut [f32], out: &mut [f32], keys: &mut [u8], values: &mut [u8]) {
+    fn qkv(
+        &self,
+        arith: Arith,
+        r: usize,
+        q: &QkvRope,
+        y: &mut [f32],
+        out: &mut [f32],
+        keys: &mut [u8],
+        values: &mut [u8],
+    ) {
         let (dim, tokens) = (q.head_dim as usize, q.kv.block_tokens as usize);
         let (heads, kv) = (q.heads as usize, q.kv_heads as usize);
         let (page, token) = (self.slots[r] as usize / tokens, self.slots[r] as usize % tokens);
@@ -164,7 +194,8 @@ impl Case {
                 }
                 let table = &self.rope[self.positions[r] as usize * dim..][..dim];
                 for i in 0..dim / 2 {
-                    let (a, b) = numerics::rope_pair(arith, y[i], y[i + dim / 2], table[i], table[i + dim / 2]);
+                    let (a, b) =
+                        numerics::rope_pair(arith, y[i], y[i + dim / 2], table[i], table[i + dim / 2]);
                     (y[i], y[i + dim / 2]) = (a, b);
                 }
             }
@@ -197,9 +228,9 @@ impl Case {
                 let w = unpack(&weight, self.n, self.k, &self.weight).expect("unpack");
                 let x: Vec<f32> = x.iter().map(|v| numerics::to_bf16(*v)).collect();
                 let dot = |row: &[f32]| {
-                    row.chunks_exact(2).zip(x.chunks_exact(2)).fold(0.0, |acc, (w, x)| {
-                        arith.fma(x[0], w[0], arith.fma(x[1], w[1], acc))
-                    })
+                    row.chunks_exact(2)
+                        .zip(x.chunks_exact(2))
+                        .fold(0.0, |acc, (w, x)| arith.fma(x[0], w[0], arith.fma(x[1], w[1], acc)))
                 };
                 w.chunks_exact(self.k).map(dot).collect()
             }
@@ -234,8 +265,17 @@ impl Case {
 /// Panics with the first difference.
 pub fn assert_same(what: &str, got: &Outcome, want: &Outcome) {
     let differ = got.out.iter().zip(&want.out).position(|(g, w)| g.to_bits() != w.to_bits());
-    assert!(differ.is_none(), "{what}: out differs at {differ:?}: {:?} for {:?}", differ.map(|i| got.out[i]), differ.map(|i| want.out[i]));
-    assert!(got.keys == want.keys, "{what}: keys differ at byte {:?}", got.keys.iter().zip(&want.keys).position(|(g, w)| g != w));
+    assert!(
+        differ.is_none(),
+        "{what}: out differs at {differ:?}: {:?} for {:?}",
+        differ.map(|i| got.out[i]),
+        differ.map(|i| want.out[i])
+    );
+    assert!(
+        got.keys == want.keys,
+        "{what}: keys differ at byte {:?}",
+        got.keys.iter().zip(&want.keys).position(|(g, w)| g != w)
+    );
     assert!(got.values == want.values, "{what}: values differ");
 }
 
@@ -252,7 +292,8 @@ pub fn random_weight(layout: &plan::WeightLayout, n: usize, k: usize, rng: &mut 
     let packed = match layout.format {
         WeightFormat::Affine { bits, group, zero } => {
             let groups = n * k / group as usize;
-            let scale: Vec<f32> = (0..groups).map(|_| f16::from_f32(0.001 + rng.random::<f32>() * 0.01).to_f32()).collect();
+            let scale: Vec<f32> =
+                (0..groups).map(|_| f16::from_f32(0.001 + rng.random::<f32>() * 0.01).to_f32()).collect();
             let min = match zero {
                 Zero::Stored => scale.iter().map(|s| f16::from_f32(-s * 7.3).to_f32()).collect(),
                 Zero::Midpoint => scale.iter().map(|s| -s * (1 << (bits - 1)) as f32).collect(),

@@ -22,7 +22,6 @@ const QKV_ROPE: u32 = 3;
 /// Sub-blocks of 16 columns, the unit of all tiles. (Sub-blocks that are padding alone are not computed.)
 const SUBS: usize = N.div_ceil(16);
 const UNIT_SUBS: usize = UNIT / 16;
-const UNITS: usize = SUBS.div_ceil(UNIT_SUBS);
 /// Raw results go to `OUT` at once.
 const STRAIGHT: bool = EPILOGUE == STORE && N % 16 == 0;
 /// Prepared rows are the input itself.
@@ -81,13 +80,15 @@ pub unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, th
 /// All columns of this thread for `count` rows from `first`.
 #[inline(always)]
 unsafe fn chunk(a: &ArgsV1, first: usize, count: usize, acts: *const u8, scratch: *mut u8, thread: u32, threads: u32) {
-    let (mut unit, end) = share(UNITS, thread, threads);
-    while unit < end {
-        let sub = unit * UNIT_SUBS;
-        let subs = smaller(UNIT_SUBS, SUBS - sub);
+    // Whole units where an epilogue needs them; else shares are cut at any sub-block, for balance.
+    let whole = if EPILOGUE == STORE || EPILOGUE == ADD { 1 } else { UNIT_SUBS };
+    let (from, to) = share(SUBS / whole, thread, threads);
+    let (mut sub, end) = (from * whole, to * whole);
+    while sub < end {
+        let subs = smaller(UNIT_SUBS, end - sub);
         open(a.tensors[1].data, scratch, sub, subs);
         unit_rows(a, first, count, acts, scratch, sub, subs);
-        unit += 1;
+        sub += subs;
     }
 }
 
