@@ -99,15 +99,15 @@ impl Sampler {
         let normaliser = f64::from(max) + total.ln();
         let logprob = |logit: f32| (f64::from(logit) - normaliser) as f32;
         let rank = logits.iter().map(|l| u32::from(*l > own)).sum();
-        let mut best: Vec<(u32, f32)> = Vec::with_capacity(top as usize + 1);
-        for (index, logit) in logits.iter().enumerate() {
-            let full = best.len() == top as usize;
-            if logit.is_nan() || (full && best.last().is_none_or(|(_, l)| l >= logit)) {
-                continue;
-            }
-            let place = best.partition_point(|(_, l)| l >= logit);
-            best.insert(place, (index as u32, *logit));
-            best.truncate(top as usize);
+        let top = (top as usize).min(logits.len());
+        let mut best: Vec<(u32, f32)> = Vec::with_capacity(top + 1);
+        if top > 0 {
+            vector::visit_from(logits, f32::NEG_INFINITY, |index, logit| {
+                let place = best.partition_point(|(_, l)| *l >= logit);
+                best.insert(place, (index, logit));
+                best.truncate(top);
+                if best.len() == top { best[top - 1].1 } else { f32::NEG_INFINITY }
+            });
         }
         let own = if own.is_nan() { f32::NEG_INFINITY } else { own };
         Some(TokenLogprobs {
@@ -182,7 +182,7 @@ fn choose(
     if top_k >= weights.len() && params.top_p >= 1.0 && params.min_p <= 0.0 {
         return Ok(vector::inverse_cumulative(weights, total, uniform));
     }
-    Ok(candidates.draw(weights, params.min_p, top_k, params.top_p, uniform))
+    Ok(candidates.draw(weights, total, params.min_p, top_k, params.top_p, uniform))
 }
 
 #[cfg(test)]

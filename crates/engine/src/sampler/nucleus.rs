@@ -3,6 +3,7 @@
 //! Candidates are ordered by weight, descending, then by index. Each filter keeps a prefix of that order, found as a
 //! threshold element; the kept ones stay in order of index, so the draw does not depend on how the selection went.
 
+use super::vector;
 use std::cmp::Ordering;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,21 +29,30 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Draws an index from `weights` (relative to the largest, which is 1) after the filters; `top_k` is at least 1.
-    pub fn draw(&mut self, weights: &[f32], min_p: f32, top_k: usize, top_p: f32, uniform: f64) -> u32 {
+    /// Draws an index from `weights` (relative to the largest, which is 1; `all` is their sum) after the filters;
+    /// `top_k` is at least 1.
+    pub fn draw(
+        &mut self,
+        weights: &[f32],
+        all: f64,
+        min_p: f32,
+        top_k: usize,
+        top_p: f32,
+        uniform: f64,
+    ) -> u32 {
         // Nearly all mass lies in few candidates. Gather those above a cut and lower it only while a filter might
         // reach below.
         for cut in [1e-3f32, 1e-6, 0.0] {
             let floor = cut.max(min_p);
             let whole = floor <= min_p;
             self.kept.clear();
-            self.kept.extend(
-                weights
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, w)| **w >= floor && **w > 0.0)
-                    .map(|(i, w)| Candidate { weight: *w, index: i as u32 }),
-            );
+            // Weight 0 is no candidate.
+            let floor = floor.max(f32::MIN_POSITIVE);
+            let kept = &mut self.kept;
+            vector::visit_from(weights, floor, |index, weight| {
+                kept.push(Candidate { weight, index });
+                floor
+            });
             if self.kept.len() > top_k {
                 self.keep_first(top_k);
             } else if !whole && top_k < weights.len() && self.kept.len() < top_k {
@@ -51,6 +61,8 @@ impl Candidates {
             // All that survive min_p and top_k: what top_p is a fraction of.
             let total = if whole || self.kept.len() >= top_k {
                 mass(&self.kept)
+            } else if min_p <= 0.0 {
+                all
             } else {
                 weights.iter().filter(|w| **w >= min_p).map(|w| f64::from(*w)).sum()
             };

@@ -44,7 +44,8 @@ fn exp_nonpositive(x: f32) -> f32 {
     // NaN fails the comparison.
     let live = x > -87.0;
     let x = if live { x } else { -87.0 };
-    let n = (x * std::f32::consts::LOG2_E + MAGIC) - MAGIC;
+    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
+    let n = shifted - MAGIC;
     let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;
@@ -53,8 +54,25 @@ fn exp_nonpositive(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 5e-1;
     let y = p * r * r + r + 1.0;
-    let scale = f32::from_bits(((n as i32 + 127) as u32) << 23);
+    // The integer stands in the low bits of `shifted`; its high bits leave with the shift. (A cast would saturate,
+    // which does not vectorise.)
+    let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
     if live { y * scale } else { 0.0 }
+}
+
+/// Calls `visit(index, element)` for elements of at least `floor()`, in order, skipping whole chunks below it. The
+/// floor may rise on the way. NaN is never visited.
+pub fn visit_from(row: &[f32], mut floor: f32, mut visit: impl FnMut(u32, f32) -> f32) {
+    for (number, chunk) in row.chunks(LANES).enumerate() {
+        // Branch once per chunk, compare in vectors.
+        if chunk.iter().fold(false, |any, x| any | (*x >= floor)) {
+            for (offset, x) in chunk.iter().enumerate() {
+                if *x >= floor {
+                    floor = visit((number * LANES + offset) as u32, *x);
+                }
+            }
+        }
+    }
 }
 
 /// Writes `exp((logit - max) * scale)` to `weights` (as long as `logits`) and returns their sum. `max` is the finite
