@@ -78,12 +78,21 @@ impl Connection {
                 source,
             })?;
         }
+        Self::start(path, Place::File, options)
+    }
+
+    /// A database that goes with the connection.
+    pub fn in_memory() -> Result<Self, LedgerError> {
+        Self::start(PathBuf::from(":memory:"), Place::Memory, Options::read_write())
+    }
+
+    fn start(path: PathBuf, place: Place, options: Options) -> Result<Self, LedgerError> {
         let (jobs, queue) = channel::<Job>();
         let (ready, opened) = sync_channel(1);
         let thread_path = path.clone();
         let thread = thread::Builder::new()
             .name("ledger".to_owned())
-            .spawn(move || serve(thread_path, options, &ready, &queue))
+            .spawn(move || serve(thread_path, place, options, &ready, &queue))
             .map_err(|source| LedgerError::File {
                 path: path.clone(),
                 doing: "the ledger's thread cannot start",
@@ -140,8 +149,16 @@ impl Drop for Connection {
     }
 }
 
+/// Where the database lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    File,
+    Memory,
+}
+
 fn serve(
     path: PathBuf,
+    place: Place,
     options: Options,
     ready: &SyncSender<Result<(), LedgerError>>,
     queue: &Receiver<Job>,
@@ -154,7 +171,7 @@ fn serve(
             return;
         }
     };
-    let mut handle = match runtime.block_on(connect(&path, &options)) {
+    let mut handle = match runtime.block_on(connect(&path, place, &options)) {
         Ok(handle) => handle,
         Err(e) => {
             let _ = ready.send(Err(e));
@@ -171,10 +188,12 @@ fn serve(
     let _ = runtime.block_on(handle.sqlite.close());
 }
 
-async fn connect(path: &Path, options: &Options) -> Result<Handle, LedgerError> {
+async fn connect(path: &Path, place: Place, options: &Options) -> Result<Handle, LedgerError> {
     let base = SqliteConnectOptions::new().filename(path).busy_timeout(options.busy_timeout);
     let read_only = options.access == Access::ReadOnly;
-    let settings = if read_only {
+    let settings = if place == Place::Memory {
+        base.in_memory(true)
+    } else if read_only {
         base.read_only(true).immutable(needs_immutable(path))
     } else {
         base.create_if_missing(true)

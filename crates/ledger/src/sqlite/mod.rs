@@ -65,6 +65,12 @@ impl SqliteLedger {
         Ok(Self { connection, artifacts: Artifacts::at(location.artifacts()) })
     }
 
+    /// A ledger that goes with the value: for simulations and dry runs. Artifacts, if any, lie in `artifacts`.
+    pub fn in_memory(artifacts: &Path) -> Result<Self, LedgerError> {
+        let connection = Connection::in_memory()?;
+        Ok(Self { connection, artifacts: Artifacts::at(artifacts) })
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         self.connection.path()

@@ -1,0 +1,538 @@
+//! The swarm itself: which task next, which operator, which point.
+
+use crate::error::SwarmError;
+use crate::hypothesis::hypothesis;
+use crate::lesson;
+use crate::library::{Library, Meaning, Memory, State};
+use crate::run::Standing;
+use crate::task::{Closed, TaskSpec, TaskView};
+use evidence::{Candidate, Change, Content, Decision, Digest, Entry, Id, Lesson, Point, Proposer, Task};
+use kernels::Generator;
+use ledger::{Ledger, Position, Record};
+use search::{Operator, Outcome, Search, Suggestion};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Entries that are read at once.
+const PAGE: u32 = 500;
+/// Share of the remaining time that is assumed to be winnable where no floor is known.
+const UNKNOWN_HEADROOM: f64 = 0.6;
+/// Assumed gain of a first try of a generator.
+const FIRST_TRY: f64 = 0.5;
+
+/// Constants of a swarm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    pub seed: u64,
+    /// Faults of ours on one candidate before it is given up.
+    pub attempts: u64,
+    /// Final decisions without a promotion before a task is redirected.
+    pub patience: u64,
+    /// A task is closed when its champion is within this fraction of the floor.
+    pub ceiling: f64,
+    /// Tasks below this share of the total time get their first candidates by expected gain only.
+    pub main_share: f64,
+}
+
+impl Settings {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, attempts: 3, patience: 14, ceiling: 0.10, main_share: 0.01 }
+    }
+}
+
+/// A candidate that waits for its evaluation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposal {
+    pub task: Id<Task>,
+    pub id: Id<Candidate>,
+    pub candidate: Candidate,
+    /// Faults of ours that ended earlier evaluations.
+    pub faults: u64,
+}
+
+/// A generator on a task.
+struct Lane<'g> {
+    generator: &'g dyn Generator,
+    start: Point,
+    search: Search,
+    feasible: RefCell<BTreeMap<Point, Option<Digest>>>,
+}
+
+struct TaskState<'g> {
+    spec: TaskSpec<'g>,
+    id: Id<Task>,
+    lanes: Vec<Lane<'g>>,
+    /// Digests of the sources that recipes of this task made: equal sources are one candidate.
+    sources: BTreeSet<Digest>,
+    baseline_ns: Option<f64>,
+    decided: u64,
+    since_promotion: u64,
+    /// Discounted tries and improvements (natural logarithm).
+    tries: f64,
+    improvement: f64,
+    /// Gain of the champion.
+    best_gain: f64,
+}
+
+/// The proposer side of a search; see the crate's description.
+pub struct Swarm<'g> {
+    settings: Settings,
+    tasks: Vec<TaskState<'g>>,
+    index: BTreeMap<Id<Task>, usize>,
+    library: Library,
+    position: Position,
+}
+
+impl<'g> Swarm<'g> {
+    /// Poses the tasks (those that the ledger does not know) and reads the ledger: a new search, a resumed one and one
+    /// that starts from other searches' knowledge are the same.
+    pub fn open(
+        specs: Vec<TaskSpec<'g>>,
+        settings: Settings,
+        ledger: &mut dyn Ledger,
+    ) -> Result<Self, SwarmError> {
+        let mut swarm = Self {
+            settings,
+            tasks: Vec::new(),
+            index: BTreeMap::new(),
+            library: Library::new(settings.attempts),
+            position: Position::START,
+        };
+        for spec in specs {
+            ledger.append(&Entry::Posed(spec.task.clone()))?;
+            let state = TaskState::new(spec, settings.seed)?;
+            swarm.index.insert(state.id, swarm.tasks.len());
+            swarm.tasks.push(state);
+        }
+        swarm.catch_up(ledger)?;
+        Ok(swarm)
+    }
+
+    /// Reads the entries since the last call, whoever wrote them.
+    pub fn catch_up(&mut self, ledger: &dyn Ledger) -> Result<(), SwarmError> {
+        loop {
+            let page = ledger.entries(self.position, PAGE)?;
+            if page.is_empty() {
+                return Ok(());
+            }
+            page.iter().for_each(|r| self.apply(r));
+        }
+    }
+
+    /// Reads one entry. Entries that were read before change nothing.
+    pub fn apply(&mut self, record: &Record) {
+        if record.position <= self.position {
+            return;
+        }
+        self.position = record.position;
+        let Some((task, candidate, meaning)) = self.library.apply(record) else { return };
+        let (Some(i), Some(memory)) = (self.index.get(&task), self.library.memory(task)) else { return };
+        self.tasks[*i].apply(memory, candidate, meaning);
+    }
+
+    /// The next candidate that nobody proposed yet, and its task; `None` if every task is closed. Pure.
+    pub fn propose(&self) -> Option<Candidate> {
+        self.first_candidate().or_else(|| self.searched_candidate())
+    }
+
+    /// Proposals without a final decision, in the order in which they are to be evaluated: fewest faults first, then
+    /// oldest. Proposals that others appended for our tasks are among them.
+    pub fn pending(&self) -> Vec<Proposal> {
+        let mut pending: Vec<(u64, Proposal)> = self
+            .tasks
+            .iter()
+            .filter_map(|t| Some((t, self.library.memory(t.id)?)))
+            .flat_map(|(t, m)| {
+                m.tried.iter().filter(|(_, tried)| tried.state == State::Pending).map(move |(id, tried)| {
+                    let candidate = tried.candidate.clone();
+                    (tried.serial, Proposal { task: t.id, id: *id, candidate, faults: tried.faults })
+                })
+            })
+            .collect();
+        pending.sort_by_key(|(serial, p)| (p.faults, *serial));
+        pending.into_iter().map(|(_, p)| p).collect()
+    }
+
+    /// Appends new proposals until `ahead` are pending (so that builds run beside the measure lane) and returns all
+    /// pending ones, in order.
+    pub fn top_up(&mut self, ledger: &mut dyn Ledger, ahead: usize) -> Result<Vec<Proposal>, SwarmError> {
+        loop {
+            let pending = self.pending();
+            if pending.len() >= ahead.max(1) {
+                return Ok(pending);
+            }
+            let Some(candidate) = self.propose() else { return Ok(pending) };
+            ledger.append(&Entry::Proposed(candidate))?;
+            self.catch_up(ledger)?;
+        }
+    }
+
+    /// What an evaluator needs to know about a proposal's task now.
+    pub fn standing(&self, proposal: &Proposal) -> Standing {
+        let memory = self.library.memory(proposal.task);
+        let champion = memory.and_then(|m| Some(m.tried.get(&m.champion?)?.candidate.clone()));
+        Standing { champion, tested: memory.map_or(0, Memory::confirmed), faults: proposal.faults }
+    }
+
+    /// The lesson of a decision that was not appended yet.
+    pub fn lesson(&self, decision: &Decision) -> Option<Lesson> {
+        let state = &self.tasks[*self.index.get(&decision.task)?];
+        lesson::distil(&state.spec, self.library.memory(decision.task)?, decision)
+    }
+
+    /// Workload time of the first champions over that of the champions now, over all tasks that were measured.
+    pub fn speedup(&self) -> f64 {
+        let (mut before, mut now) = (0.0, 0.0);
+        for t in &self.tasks {
+            if let Some(ns) = t.baseline_ns {
+                before += t.spec.calls * ns;
+                now += t.spec.calls * ns * (-t.gain(&self.library)).exp();
+            }
+        }
+        if now > 0.0 { before / now } else { 1.0 }
+    }
+
+    /// The champions of our tasks.
+    pub fn champions(&self) -> BTreeMap<Id<Task>, Candidate> {
+        let champion = |t: &TaskState<'_>| {
+            let memory = self.library.memory(t.id)?;
+            Some((t.id, memory.tried.get(&memory.champion?)?.candidate.clone()))
+        };
+        self.tasks.iter().filter_map(champion).collect()
+    }
+
+    /// The state of each task, in the order of the specifications.
+    pub fn tasks(&self) -> Vec<TaskView> {
+        self.tasks.iter().map(|t| self.view(t)).collect()
+    }
+
+    /// The state of one task.
+    pub fn task(&self, id: Id<Task>) -> Option<TaskView> {
+        self.index.get(&id).map(|i| self.view(&self.tasks[*i]))
+    }
+
+    fn view(&self, t: &TaskState<'_>) -> TaskView {
+        let memory = self.library.memory(t.id);
+        TaskView {
+            label: t.spec.label(),
+            proposed: memory.map_or(0, |m| m.tried.len() as u64),
+            decided: t.decided,
+            speedup: t.gain(&self.library).exp(),
+            champion_ns: t.champion_ns(&self.library),
+            floor_ns: t.spec.floor_ns,
+            since_promotion: t.since_promotion,
+            closed: self.closed(t),
+        }
+    }
+
+    /// Whether a task is in a phase in which only far moves are made.
+    pub(crate) fn is_redirected(&self, task: Id<Task>) -> bool {
+        self.index.get(&task).is_some_and(|i| self.tasks[*i].redirected(self.settings.patience))
+    }
+
+    fn closed(&self, t: &TaskState<'_>) -> Option<Closed> {
+        let memory = self.library.memory(t.id)?;
+        if memory.champion.is_none() {
+            let baseline = memory.tried.get(&t.baseline().id())?;
+            return (baseline.state != State::Pending).then_some(Closed::NoBaseline);
+        }
+        let reached = |ns: f64, floor: f64| ns <= floor * (1.0 + self.settings.ceiling);
+        if let (Some(ns), Some(floor)) = (t.champion_ns(&self.library), t.spec.floor_ns) {
+            if reached(ns, floor) {
+                return Some(Closed::Ceiling);
+            }
+        }
+        t.exhausted(&self.library).then_some(Closed::Exhausted)
+    }
+
+    /// Baselines of all tasks, then seeds and the generators' start points of the tasks that matter, heaviest first.
+    fn first_candidate(&self) -> Option<Candidate> {
+        let mut order: Vec<&TaskState<'_>> = self.tasks.iter().collect();
+        let weight = |t: &TaskState<'_>| t.time(&self.library).unwrap_or(t.guess());
+        order.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+        let fresh = |t: &TaskState<'_>, c: &Candidate| {
+            self.library.memory(t.id).is_none_or(|m| !m.tried.contains_key(&c.id()))
+        };
+        let without_champion =
+            |t: &&&TaskState<'_>| self.library.memory(t.id).is_none_or(|m| m.champion.is_none());
+        let baseline =
+            order.iter().filter(without_champion).map(|t| (t, t.baseline())).find(|(t, c)| fresh(t, c));
+        if let Some((_, candidate)) = baseline {
+            return Some(candidate);
+        }
+        let total: f64 = self.tasks.iter().filter_map(|t| t.time(&self.library)).sum();
+        for t in order {
+            let heavy = t.time(&self.library).is_some_and(|ns| ns >= self.settings.main_share * total);
+            if !heavy || matches!(self.closed(t), Some(Closed::Ceiling | Closed::NoBaseline)) {
+                continue;
+            }
+            if let Some(seed) = t.seeds().into_iter().find(|c| fresh(t, c)) {
+                return Some(seed);
+            }
+            if let Some(start) = t.lanes.iter().find_map(|lane| t.start(lane)) {
+                return Some(start);
+            }
+        }
+        None
+    }
+
+    /// By expected gain: the task's time now, what is winnable of it, and what tries brought lately.
+    fn searched_candidate(&self) -> Option<Candidate> {
+        let mut order: Vec<(f64, &TaskState<'_>)> =
+            self.tasks.iter().filter_map(|t| Some((self.expected(t)?, t))).collect();
+        // Stable: ties keep the order of the specifications.
+        order.sort_by(|a, b| b.0.total_cmp(&a.0));
+        order.into_iter().find_map(|(_, t)| self.search_task(t))
+    }
+
+    fn expected(&self, t: &TaskState<'_>) -> Option<f64> {
+        let memory = self.library.memory(t.id)?;
+        memory.champion?;
+        let ns = t.champion_ns(&self.library)?;
+        let headroom = t.spec.floor_ns.map_or(UNKNOWN_HEADROOM, |f| (1.0 - f / ns).max(0.0));
+        if t.spec.floor_ns.is_some_and(|f| ns <= f * (1.0 + self.settings.ceiling)) {
+            return None;
+        }
+        let pending = memory.tried.values().filter(|x| x.state == State::Pending).count() as f64;
+        let rate = if t.lanes.iter().any(|lane| t.start(lane).is_some()) {
+            FIRST_TRY
+        } else {
+            (t.improvement + 0.15) / (t.tries + pending + 1.0)
+        };
+        let cycles = t.since_promotion / self.settings.patience.max(1);
+        Some(t.spec.calls * ns * headroom.min(rate) / (1.0 + cycles as f64))
+    }
+
+    fn search_task(&self, t: &TaskState<'g>) -> Option<Candidate> {
+        if let Some(start) = t.lanes.iter().find_map(|lane| t.start(lane)) {
+            return Some(start);
+        }
+        const FAR: [Operator; 4] =
+            [Operator::Restart, Operator::Crossover, Operator::Transfer, Operator::Random];
+        let allowed: &[Operator] = if t.redirected(self.settings.patience) { &FAR } else { &Operator::ALL };
+        let gain = t.gain(&self.library);
+        for lane in t.ranked_lanes() {
+            let knowledge = self.library.knowledge(t.id, lane.generator.name(), Some(lane.start.clone()));
+            let feasible = |p: &Point| t.is_new_source(lane, p);
+            if let Some(s) = lane.search.suggest(&knowledge, allowed, &feasible) {
+                let why = hypothesis(&s, t.spec.bound, gain.exp());
+                return Some(t.searched(lane, &s, why, self.library.memory(t.id)?));
+            }
+        }
+        None
+    }
+}
+
+impl<'g> TaskState<'g> {
+    fn new(spec: TaskSpec<'g>, seed: u64) -> Result<Self, SwarmError> {
+        let wrong = |what: &str| SwarmError::Task { task: spec.label(), what: what.to_owned() };
+        let class = spec.class().ok_or_else(|| wrong("an engine task is searched by plans::run_plans"))?;
+        if !(spec.calls.is_finite() && spec.calls >= 0.0) {
+            return Err(wrong("its calls are not a number"));
+        }
+        let id = spec.task.id();
+        let mut lanes = Vec::new();
+        for generator in spec.generators.iter().copied() {
+            if generator.numeric_class(&spec.operation) != class {
+                continue;
+            }
+            let (operation, rows, target) = (&spec.operation, spec.rows, &spec.target);
+            let Some(space) = generator.space(operation, rows, target) else { continue };
+            let start = generator.start(operation, rows, target).filter(|s| space.contains(s));
+            let Some(start) = start else {
+                return Err(wrong(&format!(
+                    "generator {} has no start point in its space",
+                    generator.name()
+                )));
+            };
+            let seed = seed ^ fold_seed(&[id.digest(), Digest::of(generator.name().as_bytes())]);
+            let search = Search::new(space, seed);
+            lanes.push(Lane { generator, start, search, feasible: RefCell::default() });
+        }
+        Ok(Self {
+            spec,
+            id,
+            lanes,
+            sources: BTreeSet::new(),
+            baseline_ns: None,
+            decided: 0,
+            since_promotion: 0,
+            tries: 0.0,
+            improvement: 0.0,
+            best_gain: 0.0,
+        })
+    }
+
+    fn apply(&mut self, memory: &Memory, id: Id<Candidate>, meaning: Meaning) {
+        let Some(tried) = memory.tried.get(&id) else { return };
+        let ours = self.lane_of(&tried.candidate.change);
+        match meaning {
+            Meaning::Proposed => {
+                if let Some((i, point)) = ours {
+                    self.lanes[i].search.mark(&point, Operator::named(&tried.candidate.proposer.name));
+                    if let Some(source) = self.source(&self.lanes[i], &point) {
+                        self.sources.insert(source);
+                    }
+                }
+            }
+            Meaning::Finished(outcome) => {
+                self.count(outcome, 0.0);
+                if let Some((i, point)) = ours {
+                    self.lanes[i].search.record(&point, outcome);
+                }
+            }
+            Meaning::Promoted(outcome) => {
+                let first = self.baseline_ns.is_none();
+                let before = if first { 0.0 } else { self.best_gain };
+                if first {
+                    self.baseline_ns = tried.ns;
+                }
+                let gain = tried.gain.unwrap_or(0.0);
+                self.count(outcome, (gain - before).max(0.0));
+                self.since_promotion = 0;
+                if let Some((i, point)) = ours {
+                    self.lanes[i].search.record(&point, outcome);
+                    self.lanes[i].search.set_incumbent(&point);
+                }
+                self.best_gain = gain;
+            }
+            Meaning::GivenUp => {
+                if let Some((i, point)) = ours {
+                    self.lanes[i].search.abandon(&point);
+                }
+            }
+            Meaning::Nothing => {}
+        }
+    }
+
+    fn count(&mut self, outcome: Outcome, improvement: f64) {
+        // A refusal costs little time and says little about what is winnable.
+        let weight = if outcome == Outcome::Rejected { 0.5 } else { 1.0 };
+        self.decided += 1;
+        self.since_promotion += 1;
+        self.tries = 0.9 * self.tries + weight;
+        self.improvement = 0.9 * self.improvement + improvement;
+    }
+
+    /// The lane and point of a recipe that this search could have made.
+    fn lane_of(&self, change: &Change) -> Option<(usize, Point)> {
+        let Change::Recipe { generator, point, max_rows } = change else { return None };
+        let i = self.lanes.iter().position(|l| l.generator.name() == generator)?;
+        let member = self.lanes[i].search.space().contains(point) && *max_rows == self.spec.max_rows;
+        member.then(|| (i, point.clone()))
+    }
+
+    /// Digest of the source of a point; `None` if the generator refuses it.
+    fn source(&self, lane: &Lane<'_>, point: &Point) -> Option<Digest> {
+        *lane.feasible.borrow_mut().entry(point.clone()).or_insert_with(|| {
+            let s = &self.spec;
+            let made = lane.generator.generate(&s.operation, s.rows, &s.target, point, s.max_rows).ok()?;
+            let launch = serde_json::to_string(&made.launch).ok()?;
+            Some(Digest::of(format!("{launch}\n{}", made.source).as_bytes()))
+        })
+    }
+
+    fn is_new_source(&self, lane: &Lane<'_>, point: &Point) -> bool {
+        self.source(lane, point).is_some_and(|digest| !self.sources.contains(&digest))
+    }
+
+    fn candidate(&self, change: Change, parents: Vec<Id<Candidate>>, name: &str, why: String) -> Candidate {
+        let proposer = Proposer { name: name.to_owned() };
+        Candidate { task: self.id, parents, change, hypothesis: why, proposer }
+    }
+
+    fn recipe(&self, generator: &str, point: &Point) -> Change {
+        Change::Recipe { generator: generator.to_owned(), point: point.clone(), max_rows: self.spec.max_rows }
+    }
+
+    fn baseline(&self) -> Candidate {
+        let b = &self.spec.baseline;
+        let why = "the portable kernel: everything else is compared with it".to_owned();
+        self.candidate(self.recipe(&b.generator, &b.point), vec![], "baseline", why)
+    }
+
+    fn seeds(&self) -> Vec<Candidate> {
+        let why = || "handed in with the build".to_owned();
+        self.spec.seeds.iter().map(|s| self.candidate(s.clone(), vec![], "seed", why())).collect()
+    }
+
+    /// The start point of a lane, unless it or its source was proposed.
+    fn start(&self, lane: &Lane<'_>) -> Option<Candidate> {
+        if lane.search.history().is_seen(&lane.start) || !self.is_new_source(lane, &lane.start) {
+            return None;
+        }
+        let name = lane.generator.name();
+        let why = format!("{name}'s own first choice for this shape: {}", lane.start);
+        Some(self.candidate(self.recipe(name, &lane.start), vec![], "start", why))
+    }
+
+    fn searched(&self, lane: &Lane<'_>, s: &Suggestion, why: String, memory: &Memory) -> Candidate {
+        let name = lane.generator.name();
+        let id_of = |point: &Point| {
+            let change = self.recipe(name, point);
+            let mut made: Vec<_> =
+                memory.tried.iter().filter(|(_, t)| t.candidate.change == change).collect();
+            made.sort_by_key(|(_, t)| t.serial);
+            made.first().map(|(id, _)| **id)
+        };
+        let parents = s.parents.iter().filter_map(id_of).collect();
+        self.candidate(self.recipe(name, &s.point), parents, s.operator.name(), why)
+    }
+
+    /// Lanes by their best gain and a bonus for those that were tried little.
+    fn ranked_lanes(&self) -> Vec<&Lane<'g>> {
+        let total: f64 = self.lanes.iter().map(|l| l.search.history().seen().len() as f64).sum();
+        let value = |l: &Lane<'_>| {
+            let n = l.search.history().seen().len() as f64;
+            let best = l.search.history().best_gain().unwrap_or(-0.5);
+            best + 0.25 * ((1.0 + total).ln() / (1.0 + n)).sqrt()
+        };
+        let mut ranked: Vec<(f64, &Lane<'g>)> = self.lanes.iter().map(|l| (value(l), l)).collect();
+        ranked.sort_by(|a, b| b.0.total_cmp(&a.0));
+        ranked.into_iter().map(|(_, l)| l).collect()
+    }
+
+    /// After `patience` decisions without a promotion the next three come from far away, and so again after every
+    /// further half of the patience.
+    fn redirected(&self, patience: u64) -> bool {
+        let Some(over) = self.since_promotion.checked_sub(patience.max(1)) else { return false };
+        over % (patience / 2 + 3) < 3
+    }
+
+    fn gain(&self, library: &Library) -> f64 {
+        let champion = library.memory(self.id).and_then(|m| m.tried.get(&m.champion?));
+        champion.and_then(|t| t.gain).unwrap_or(0.0)
+    }
+
+    /// The champion's time of a call by its gain on the first champion: absolute times of different days do not
+    /// compare.
+    fn champion_ns(&self, library: &Library) -> Option<f64> {
+        Some(self.baseline_ns? * (-self.gain(library)).exp())
+    }
+
+    fn time(&self, library: &Library) -> Option<f64> {
+        Some(self.spec.calls * self.champion_ns(library)?)
+    }
+
+    /// Weight before anything was measured.
+    fn guess(&self) -> f64 {
+        self.spec.calls * self.spec.floor_ns.unwrap_or(1.0)
+    }
+
+    fn exhausted(&self, library: &Library) -> bool {
+        let pending =
+            library.memory(self.id).is_some_and(|m| m.tried.values().any(|t| t.state == State::Pending));
+        !pending
+            && self.lanes.iter().all(|lane| {
+                let feasible = |p: &Point| self.is_new_source(lane, p);
+                lane.search.suggest(&search::Knowledge::default(), &[], &feasible).is_none()
+            })
+    }
+}
+
+/// Mixes digests into a seed.
+fn fold_seed(parts: &[Digest]) -> u64 {
+    let bytes: Vec<u8> = parts.iter().flat_map(|d| d.0).collect();
+    let d = Digest::of(&bytes).0;
+    u64::from_le_bytes([d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]])
+}
