@@ -47,7 +47,7 @@ impl Generator for LinearVnni {
             ("tile", if rows.high <= 32 { "8" } else { "7" }),
             ("columns", if rows.high == 1 { "4" } else { "2" }),
             ("ahead", "tile"),
-            ("unpack", if rows.high > 32 { "scratch" } else { "register" }),
+            ("unpack", if rows.high > 16 { "scratch" } else { "register" }),
             ("chunk", "128"),
             ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
         ]);
