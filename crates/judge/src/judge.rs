@@ -222,13 +222,12 @@ impl Judge {
             blocks.push(block);
         }
         let mut run = Run::new(task, seed, &self.config.effort, &self.config.ceilings);
-        let samples = match champion.as_mut() {
-            None => run.alone(&blocks, &mut rig, phase)?,
-            Some(champion) => {
-                let tested = opponent.map_or(0, |o| o.tested);
-                run.paired(&blocks, champion, &mut rig, phase, tested)?
-            }
-        };
+        let tested = opponent.map_or(0, |o| o.tested);
+        let processor = self.config.workers.processors.first().copied();
+        let samples = on_processor(processor, || match champion.as_mut() {
+            None => run.alone(&blocks, &mut rig, phase),
+            Some(champion) => run.paired(&blocks, champion, &mut rig, phase, tested),
+        })?;
         summary.timed_checked = run.checked;
         Ok(Measured { built, summary, samples })
     }
@@ -261,6 +260,22 @@ impl Judge {
     pub fn forget(&mut self) {
         self.stocks.clear();
     }
+}
+
+/// Does `work` on a thread that is kept on the first worker thread's processor: when that thread replies it goes to
+/// sleep, and the judge's clock is stopped at once. On another processor the judge would wait for a polling thread.
+fn on_processor<T: Send>(
+    processor: Option<usize>,
+    work: impl FnOnce() -> Result<T, Stop> + Send,
+) -> Result<T, Stop> {
+    let pinned = || {
+        if let Some(processor) = processor {
+            kernel_abi::pin_current_thread(processor).map_err(|e| fault(Fault::Host, e.to_string()))?;
+        }
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(pinned).join())
+        .unwrap_or_else(|_| Err(fault(Fault::Host, "the judge's timing thread panicked")))
 }
 
 fn timed_rows(task: &KernelTask, phase: Phase) -> Vec<u32> {

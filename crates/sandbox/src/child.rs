@@ -141,7 +141,6 @@ struct Ready {
     table: *const Call,
     threads: u32,
     parent: i32,
-    spin: u32,
 }
 
 fn prepare(order: &WorkerOrder, channel: &Mapping) -> Result<Ready, SandboxError> {
@@ -202,7 +201,6 @@ fn prepare(order: &WorkerOrder, channel: &Mapping) -> Result<Ready, SandboxError
         table: unsafe { channel.base.as_ptr().add(CALLS_OFFSET) }.cast::<Call>(),
         threads: order.threads,
         parent: order.parent,
-        spin: order.spin,
     })
 }
 
@@ -273,7 +271,8 @@ impl Ready {
         loop {
             let bell = header.bell.0.load(Ordering::Acquire);
             if bell == seen {
-                wait(&header.bell.0, seen, self.spin, Duration::from_secs(2));
+                // No polling: the judge, who was woken a moment ago, needs this processor to stop its clock.
+                wait(&header.bell.0, seen, 0, Duration::from_secs(2));
                 // SAFETY: takes nothing.
                 if unsafe { libc::getppid() } != self.parent {
                     leave();

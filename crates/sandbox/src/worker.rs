@@ -45,7 +45,7 @@ impl WorkerConfig {
         Self {
             helper,
             processors,
-            spin: 8000,
+            spin: 3000,
             max_calls: 4096,
             cpu_s: 120,
             memory_bytes: 1 << 30,
