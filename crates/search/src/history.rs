@@ -55,6 +55,16 @@ impl History {
         self.mark(point);
     }
 
+    /// Takes back what was measured of a point: it was found wrong later.
+    pub fn revoke(&mut self, point: &Point) {
+        for trial in self.trials.iter_mut().filter(|t| t.point == *point) {
+            trial.outcome = Outcome::Rejected;
+        }
+        if self.incumbent.as_ref() == Some(point) {
+            (self.incumbent, self.momentum) = (None, None);
+        }
+    }
+
     pub fn is_seen(&self, point: &Point) -> bool {
         self.seen.contains(point)
     }
@@ -115,4 +125,22 @@ fn direction(space: &Space, old: &Point, new: &Point) -> Option<(String, Step)> 
     let index = |p: &Point| axis.values.iter().position(|v| Some(v.as_str()) == p.get(&axis.name));
     let step = if index(new)? > index(old)? { Step::Up } else { Step::Down };
     Some((axis.name.clone(), step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_revoked_point_is_no_incumbent_and_no_elite() {
+        let space = Space::default().numbers("n", &[1, 2, 3]);
+        let mut history = History::default();
+        history.record(&space.nth(0), Outcome::Measured(0.1));
+        history.record(&space.nth(1), Outcome::Measured(0.5));
+        history.set_incumbent(&space, &space.nth(1));
+        history.revoke(&space.nth(1));
+        assert_eq!(history.incumbent(), Some(&space.nth(0)));
+        assert_eq!(history.elite(9), [&space.nth(0)]);
+        assert!(history.is_seen(&space.nth(1)));
+    }
 }

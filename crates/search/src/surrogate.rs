@@ -1,7 +1,7 @@
 //! An additive model of gains over axis values: cheap, good enough to rank points on small budgets.
 
 use crate::history::{History, Outcome};
-use crate::knowledge::{AxisEffect, AxisEffects};
+use crate::knowledge::AxisEffects;
 use evidence::{Point, Space};
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ impl Additive {
                 }
                 for value in &axis.values {
                     let (sum, n) = sums.get(value.as_str()).copied().unwrap_or_default();
-                    let known = prior.get(&axis.name, value).unwrap_or(AxisEffect::default());
+                    let known = prior.get(&axis.name, value).unwrap_or_default();
                     let weight = known.weight.min(MOST_PRIOR);
                     if let Some(v) = self.values.get_mut(&axis.name).and_then(|a| a.get_mut(value)) {
                         v.gain = (sum + weight * known.gain) / (n + weight + RIDGE);

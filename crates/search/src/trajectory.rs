@@ -70,6 +70,11 @@ impl Search {
         self.pending.retain(|(p, _)| p != point);
     }
 
+    /// Takes back what was measured of a point: it was found wrong later.
+    pub fn revoke(&mut self, point: &Point) {
+        self.history.revoke(point);
+    }
+
     /// Names the champion's point.
     pub fn set_incumbent(&mut self, point: &Point) {
         self.history.set_incumbent(&self.space, point);

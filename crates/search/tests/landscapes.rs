@@ -69,12 +69,12 @@ impl Landscape {
             search.mark(&s.point, Some(s.operator));
             let outcome = self.outcome(&s.point, trial);
             search.record(&s.point, outcome);
-            if let Outcome::Measured(gain) = outcome {
-                if gain > best + 0.003 {
-                    best = gain;
-                    search.set_incumbent(&s.point);
-                    true_best = self.speed(&s.point).unwrap();
-                }
+            if let Outcome::Measured(gain) = outcome
+                && gain > best + 0.003
+            {
+                best = gain;
+                search.set_incumbent(&s.point);
+                true_best = self.speed(&s.point).unwrap();
             }
         }
         true_best
@@ -168,11 +168,11 @@ fn trajectory(space: &Space, seed: u64, most: usize, banned: &dyn Fn(&Point) -> 
         if made.len() % 3 != 2 {
             search.record(&s.point, toy_outcome(&s.point));
         }
-        if let Outcome::Measured(g) = toy_outcome(&s.point) {
-            if g > best {
-                best = g;
-                search.set_incumbent(&s.point);
-            }
+        if let Outcome::Measured(g) = toy_outcome(&s.point)
+            && g > best
+        {
+            best = g;
+            search.set_incumbent(&s.point);
         }
         made.push(s);
     }

@@ -41,12 +41,15 @@ pub struct Audit<P> {
     pub unaudited: Vec<P>,
 }
 
+/// Compares the engine of the kept parts with the same engine without one of them; `None`: no budget is left.
+pub type Without<'a, P> = &'a mut dyn FnMut(&[P], &P) -> Result<Option<Pays>, EvaluatorError>;
+
 /// Takes out each of `parts` in turn. `without(kept, left_out)` compares the engine of `kept` (which holds `left_out`)
 /// with the same engine without `left_out`; `None` stops the audit (no budget left). A part that does not pay is gone
 /// for the parts after it, so order them from the most doubtful to the surest.
 pub fn leave_one_out<P: Clone + PartialEq>(
     parts: &[P],
-    without: &mut dyn FnMut(&[P], &P) -> Result<Option<Pays>, EvaluatorError>,
+    without: Without<'_, P>,
 ) -> Result<Audit<P>, EvaluatorError> {
     let mut audit = Audit { kept: parts.to_vec(), lines: Vec::new(), unaudited: Vec::new() };
     for (i, part) in parts.iter().enumerate() {

@@ -18,6 +18,7 @@ pub mod library;
 pub mod plans;
 pub mod run;
 pub mod scheduler;
+mod state;
 pub mod task;
 
 pub use audit::{Audit, AuditLine, Pays, leave_one_out};

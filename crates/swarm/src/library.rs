@@ -91,6 +91,13 @@ struct Recipes {
     effects: AxisEffects,
 }
 
+impl Recipes {
+    fn fit(&mut self) {
+        let space = space_of(&self.history);
+        self.effects = Additive::fit(&space, &self.history, &AxisEffects::default()).effects();
+    }
+}
+
 /// What an entry meant for a candidate of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Meaning {
@@ -98,6 +105,10 @@ pub(crate) enum Meaning {
     /// Final, with its outcome.
     Finished(Outcome),
     Promoted(Outcome),
+    /// It stands again, since this other one was found wrong.
+    Restored {
+        fallen: Option<Id<Candidate>>,
+    },
     GivenUp,
     Nothing,
 }
@@ -162,10 +173,11 @@ impl Library {
             .collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         for (distance, _, memory) in near {
-            if let Some(point) = memory.best_point(generator) {
-                if knowledge.neighbours.len() < NEIGHBOURS && !knowledge.neighbours.contains(point) {
-                    knowledge.neighbours.push(point.clone());
-                }
+            if let Some(point) = memory.best_point(generator)
+                && knowledge.neighbours.len() < NEIGHBOURS
+                && !knowledge.neighbours.contains(point)
+            {
+                knowledge.neighbours.push(point.clone());
             }
             if let Some(recipes) = memory.recipes.get(generator) {
                 knowledge.effects.merge(&recipes.effects, 0.5 / (1.0 + distance).powi(2));
@@ -254,13 +266,7 @@ impl Memory {
                 }
                 return Meaning::Nothing;
             }
-            Verdict::Revoke => {
-                self.champion = Some(id);
-                if let Some(fallen) = decision.champion.and_then(|c| self.tried.get_mut(&c)) {
-                    fallen.gain = None;
-                }
-                return Meaning::Nothing;
-            }
+            Verdict::Revoke => return self.revoke(decision.champion, id),
         };
         tried.state = State::Final;
         if let Outcome::Measured(gain) = outcome {
@@ -273,6 +279,20 @@ impl Memory {
         if promoted { Meaning::Promoted(outcome) } else { Meaning::Finished(outcome) }
     }
 
+    fn revoke(&mut self, fallen: Option<Id<Candidate>>, restored: Id<Candidate>) -> Meaning {
+        self.champion = Some(restored);
+        if let Some(tried) = fallen.and_then(|c| self.tried.get_mut(&c)) {
+            tried.gain = None;
+            if let Change::Recipe { generator, point, .. } = &tried.candidate.change
+                && let Some(recipes) = self.recipes.get_mut(generator)
+            {
+                recipes.history.revoke(point);
+                recipes.fit();
+            }
+        }
+        Meaning::Restored { fallen }
+    }
+
     /// Fits the effects of the generator again.
     fn remember(&mut self, id: Id<Candidate>, outcome: Outcome) {
         let Some(Change::Recipe { generator, point, .. }) = self.tried.get(&id).map(|t| &t.candidate.change)
@@ -281,18 +301,16 @@ impl Memory {
         };
         let recipes = self.recipes.entry(generator.clone()).or_default();
         recipes.history.record(point, outcome);
-        let space = space_of(&recipes.history);
-        recipes.effects = Additive::fit(&space, &recipes.history, &AxisEffects::default()).effects();
+        recipes.fit();
     }
 
     /// The champion's point if the generator made it, else the generator's best.
     fn best_point(&self, generator: &str) -> Option<&Point> {
         if let Some(Change::Recipe { generator: g, point, .. }) =
             self.champion.and_then(|c| self.tried.get(&c)).map(|t| &t.candidate.change)
+            && g == generator
         {
-            if g == generator {
-                return Some(point);
-            }
+            return Some(point);
         }
         self.recipes.get(generator)?.history.elite(1).first().copied()
     }

@@ -204,7 +204,7 @@ fn noisy(ns: f64, key: &str, n: usize) -> Vec<f64> {
     (0..n)
         .map(|i| {
             let h = hash(&[key, &i.to_string()]);
-            let spike = if h % 17 == 0 { 0.4 } else { 0.0 };
+            let spike = if h.is_multiple_of(17) { 0.4 } else { 0.0 };
             ns * (1.0 + 0.02 * ((h >> 8) % 1000) as f64 / 1000.0 + spike)
         })
         .collect()
@@ -253,7 +253,7 @@ impl Evaluator for Judge {
             evidence: vec![evidence],
         };
         let h = hash(&["fault", &key]);
-        if (p.faults == 0 && h % self.fault_every == 1) || self.cursed.is_some_and(|c| h % c == 0) {
+        if (p.faults == 0 && h % self.fault_every == 1) || self.cursed.is_some_and(|c| h.is_multiple_of(c)) {
             let stop = Stop::Inconclusive { fault: Fault::Disturbed, detail: "toy".to_owned() };
             let e = evidence_of(p, champion, Outcome::Stopped(stop));
             return Ok(decide(e, Verdict::Evaluate(Phase::Confirm)));
@@ -675,4 +675,31 @@ fn another_process_that_moves_the_champion_is_noticed() {
     assert_eq!(moved, 1);
     let fold = Fold::read(&ledger).unwrap();
     assert!(fold.last_decision(proposal.id).is_some(), "it was evaluated again");
+}
+
+#[test]
+fn a_champion_found_wrong_falls_and_is_not_built_upon() {
+    let mut ledger = memory();
+    search(&mut ledger, &mut Judge::new(), 1, 100).unwrap();
+    let fold = Fold::read(&ledger).unwrap();
+    let task = specs()[0].task.id();
+    let history: Vec<_> = fold.champions.history(task).iter().map(|r| r.champion).collect();
+    let [.., before, last] = history[..] else { panic!("{history:?}") };
+    let revoke = Decision {
+        task,
+        champion: Some(last),
+        challenger: before,
+        read: vec![],
+        verdict: Verdict::Revoke,
+        rule: "adversary/1".to_owned(),
+        lesson: None,
+    };
+    let speed = Swarm::open(specs(), Settings::new(1), &mut ledger).unwrap().tasks()[0].speedup;
+    ledger.append_decision(&revoke).unwrap();
+    let mut swarm = Swarm::open(specs(), Settings::new(1), &mut ledger).unwrap();
+    assert_eq!(swarm.champions()[&task].id(), before);
+    assert!(swarm.tasks()[0].speedup < speed);
+    for p in swarm.top_up(&mut ledger, 30).unwrap() {
+        assert!(!p.candidate.parents.contains(&last), "{}", p.candidate.hypothesis);
+    }
 }

@@ -85,10 +85,10 @@ struct Writer<'a, W> {
 
 impl<W: Fn(sqlx::Error) -> LedgerError> Writer<'_, W> {
     async fn append(mut self, path: &std::path::Path, new: Prepared) -> Result<Appended, LedgerError> {
-        if deduplicated(&new.entry) {
-            if let Some(position) = self.position_of(new.content).await? {
-                return Ok(Appended::Known(position));
-            }
+        if deduplicated(&new.entry)
+            && let Some(position) = self.position_of(new.content).await?
+        {
+            return Ok(Appended::Known(position));
         }
         self.refers(&new.entry).await?;
         let (last, previous) = match self.head().await? {
