@@ -47,10 +47,7 @@ pub fn check() -> Result<()> {
             if normal && below >= layer {
                 faults.push(format!("{name} (layer {layer}) uses {} (layer {below})", dependency.name));
             }
-            if normal
-                && ENGINE_SIDE.contains(&name)
-                && !ENGINE_SIDE.contains(&dependency.name.as_str())
-            {
+            if normal && ENGINE_SIDE.contains(&name) && !ENGINE_SIDE.contains(&dependency.name.as_str()) {
                 faults.push(format!("{name} is engine side and uses {}", dependency.name));
             }
         }

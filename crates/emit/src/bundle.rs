@@ -171,11 +171,7 @@ fn fill(folder: &Path, contents: &Contents, packed: &PackedFile) -> Result<Manif
 }
 
 /// Replaces the manifest of a finished bundle (claims that were measured on the bundle itself), and its evidence.
-pub fn set_claims(
-    folder: &Path,
-    manifest: &Manifest,
-    evidence: &str,
-) -> Result<(), EmitError> {
+pub fn set_claims(folder: &Path, manifest: &Manifest, evidence: &str) -> Result<(), EmitError> {
     for (name, bytes) in [
         ("evidence.jsonl", evidence.as_bytes().to_vec()),
         ("manifest.json", json(&folder.join("manifest.json"), manifest)?),

@@ -2,9 +2,7 @@
 
 use crate::error::EmitError;
 use evidence::{Point, Space};
-use plan::{
-    Activation, Batching, KvDtype, KvLayout, ModelShape, WeightFormat, WeightLayout, Zero,
-};
+use plan::{Activation, Batching, KvDtype, KvLayout, ModelShape, WeightFormat, WeightLayout, Zero};
 
 /// Classes of weight matrices that share a format and an activation arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,13 +15,8 @@ pub enum TensorClass {
 }
 
 impl TensorClass {
-    pub const ALL: [TensorClass; 5] = [
-        TensorClass::Qkv,
-        TensorClass::Output,
-        TensorClass::GateUp,
-        TensorClass::Down,
-        TensorClass::Head,
-    ];
+    pub const ALL: [TensorClass; 5] =
+        [TensorClass::Qkv, TensorClass::Output, TensorClass::GateUp, TensorClass::Down, TensorClass::Head];
 
     /// Name in points and in plans.
     pub fn name(self) -> &'static str {
@@ -153,10 +146,8 @@ impl PlanChoices {
     /// The choices that `point` names; what it does not name stays as in `self`.
     pub fn at(&self, point: &Point) -> Result<Self, EmitError> {
         let mut next = self.clone();
-        let bad = |axis: &str, value: &str| EmitError::Choice {
-            axis: axis.to_owned(),
-            value: value.to_owned(),
-        };
+        let bad =
+            |axis: &str, value: &str| EmitError::Choice { axis: axis.to_owned(), value: value.to_owned() };
         for (axis, value) in &point.0 {
             if let Some((class, what)) = axis.split_once('.') {
                 let at = TensorClass::ALL
@@ -165,8 +156,7 @@ impl PlanChoices {
                     .ok_or_else(|| bad(axis, value))?;
                 match what {
                     "weight" => {
-                        next.classes[at].weight =
-                            parse_layout(value).ok_or_else(|| bad(axis, value))?;
+                        next.classes[at].weight = parse_layout(value).ok_or_else(|| bad(axis, value))?;
                     }
                     "activation" => {
                         next.classes[at].activation =
@@ -219,9 +209,7 @@ pub fn input_width(shape: &ModelShape, class: TensorClass) -> u32 {
 fn layout_of(source: Option<SourceFormat>, k: u32) -> WeightLayout {
     let format = match source {
         Some(s) => WeightFormat::Affine { bits: s.bits, group: s.group, zero: s.zero },
-        None if k.is_multiple_of(32) => {
-            WeightFormat::Affine { bits: 8, group: 32, zero: Zero::Stored }
-        }
+        None if k.is_multiple_of(32) => WeightFormat::Affine { bits: 8, group: 32, zero: Zero::Stored },
         None => WeightFormat::F32,
     };
     WeightLayout { format, n_block: 16 }

@@ -30,14 +30,7 @@ pub fn operations(shape: &ModelShape, choices: &PlanChoices) -> BTreeMap<String,
     };
     let linear = |class: TensorClass, n: u32, k: u32, prologue, epilogue| {
         let choice = choices.class(class);
-        Operation::Linear {
-            n,
-            k,
-            prologue,
-            epilogue,
-            weight: choice.weight,
-            activation: choice.activation,
-        }
+        Operation::Linear { n, k, prologue, epilogue, weight: choice.weight, activation: choice.activation }
     };
     let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
     let qkv = QkvRope {
@@ -59,34 +52,16 @@ pub fn operations(shape: &ModelShape, choices: &PlanChoices) -> BTreeMap<String,
             weight: choices.class(TensorClass::Head).weight,
         },
     );
-    add(
-        name::QKV,
-        linear(TensorClass::Qkv, qkv_n, shape.hidden, norm, Epilogue::QkvRope(qkv)),
-    );
+    add(name::QKV, linear(TensorClass::Qkv, qkv_n, shape.hidden, norm, Epilogue::QkvRope(qkv)));
     add(
         name::ATTENTION,
-        Operation::Attention {
-            heads,
-            kv_heads,
-            head_dim,
-            kv: choices.kv,
-            window: shape.sliding_window,
-        },
+        Operation::Attention { heads, kv_heads, head_dim, kv: choices.kv, window: shape.sliding_window },
     );
     let none = Prologue::None;
-    add(
-        name::OUTPUT,
-        linear(TensorClass::Output, shape.hidden, heads * head_dim, none, Epilogue::Add),
-    );
-    add(
-        name::GATE_UP,
-        linear(TensorClass::GateUp, 2 * shape.ffn, shape.hidden, norm, Epilogue::SiluGate),
-    );
+    add(name::OUTPUT, linear(TensorClass::Output, shape.hidden, heads * head_dim, none, Epilogue::Add));
+    add(name::GATE_UP, linear(TensorClass::GateUp, 2 * shape.ffn, shape.hidden, norm, Epilogue::SiluGate));
     add(name::DOWN, linear(TensorClass::Down, shape.hidden, shape.ffn, none, Epilogue::Add));
-    add(
-        name::HEAD,
-        linear(TensorClass::Head, shape.vocab, shape.hidden, norm, Epilogue::Store),
-    );
+    add(name::HEAD, linear(TensorClass::Head, shape.vocab, shape.hidden, norm, Epilogue::Store));
     if choices.fusion == Fusion::Separate {
         add(name::NORM, Operation::RmsNorm { width: shape.hidden, eps_bits });
     }
@@ -195,11 +170,7 @@ fn steps(shape: &ModelShape, choices: &PlanChoices) -> Vec<Step> {
         out.push(run(
             name::OUTPUT,
             RowSet::All,
-            vec![
-                bind(slot::X, buffer(ATTENDED)),
-                bind(slot::W, named("o")),
-                bind(slot::OUT, buffer(HIDDEN)),
-            ],
+            vec![bind(slot::X, buffer(ATTENDED)), bind(slot::W, named("o")), bind(slot::OUT, buffer(HIDDEN))],
         ));
         let ffn_norm = tensor::layer(l, "ffn_norm");
         let mut gate_up = norm_then(&mut out, RowSet::All, HIDDEN, NORMED, ffn_norm);
@@ -208,21 +179,13 @@ fn steps(shape: &ModelShape, choices: &PlanChoices) -> Vec<Step> {
         out.push(run(
             name::DOWN,
             RowSet::All,
-            vec![
-                bind(slot::X, buffer(FFN)),
-                bind(slot::W, named("down")),
-                bind(slot::OUT, buffer(HIDDEN)),
-            ],
+            vec![bind(slot::X, buffer(FFN)), bind(slot::W, named("down")), bind(slot::OUT, buffer(HIDDEN))],
         ));
     }
     out.push(Step::GatherLogitRows { from: HIDDEN.to_owned(), to: HIDDEN_LOGITS.to_owned() });
     let final_norm = tensor::FINAL_NORM.to_owned();
-    let mut head =
-        norm_then(&mut out, RowSet::Logits, HIDDEN_LOGITS, NORMED_LOGITS, final_norm);
-    head.extend([
-        bind(slot::W, weight(tensor::HEAD.to_owned())),
-        bind(slot::OUT, buffer(LOGITS)),
-    ]);
+    let mut head = norm_then(&mut out, RowSet::Logits, HIDDEN_LOGITS, NORMED_LOGITS, final_norm);
+    head.extend([bind(slot::W, weight(tensor::HEAD.to_owned())), bind(slot::OUT, buffer(LOGITS))]);
     out.push(run(name::HEAD, RowSet::Logits, head));
     out
 }

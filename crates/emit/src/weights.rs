@@ -167,8 +167,9 @@ fn interleaved(
     let up = fit(up, k, &layout).map_err(fail)?;
     let block = layout.n_block as usize;
     let packed = match (gate, up) {
-        (Rows::Affine(g), Rows::Affine(u)) => pack::interleave_rows(&g, &u, block)
-            .and_then(|both| pack::pack_affine(&layout, 2 * n, k, &both)),
+        (Rows::Affine(g), Rows::Affine(u)) => {
+            pack::interleave_rows(&g, &u, block).and_then(|both| pack::pack_affine(&layout, 2 * n, k, &both))
+        }
         (Rows::F32(g), Rows::F32(u)) => pack::interleave_rows_f32(&g, &u, k, block)
             .and_then(|both| pack::pack_f32(&layout, 2 * n, k, &both)),
         _ => Err(KernelError::Pack {

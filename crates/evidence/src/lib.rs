@@ -15,8 +15,7 @@ pub use decision::{Decision, Effect, Entry, Lesson, Verdict};
 pub use digest::{Content, Digest, DigestError, Id};
 pub use machine::Machine;
 pub use observation::{
-    CheckSummary, Evidence, Fault, Measured, Outcome, Phase, Protocol, Reason, Rejection, Samples,
-    Stop,
+    CheckSummary, Evidence, Fault, Measured, Outcome, Phase, Protocol, Reason, Rejection, Samples, Stop,
 };
 pub use space::{Axis, Point, Space};
 pub use task::{Candidate, Change, Contract, Direction, Metric, Proposer, Task, Workloads};

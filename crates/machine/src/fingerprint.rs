@@ -28,10 +28,7 @@ pub fn facts() -> BTreeMap<String, String> {
     facts.insert("memory".into(), field(&meminfo, "MemTotal").unwrap_or_else(unknown));
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     facts.insert("kernel".into(), or_unknown(kernel.trim()));
-    facts.insert(
-        "hypervisor".into(),
-        if cpuinfo.contains(" hypervisor") { "yes" } else { "no" }.to_owned(),
-    );
+    facts.insert("hypervisor".into(), if cpuinfo.contains(" hypervisor") { "yes" } else { "no" }.to_owned());
     let huge = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     facts.insert("transparent_huge_pages".into(), or_unknown(huge.unwrap_or_default().trim()));
     facts.insert("arch".into(), std::env::consts::ARCH.to_owned());

@@ -37,7 +37,11 @@ pub enum WeightFormat {
     F32,
     Bf16,
     /// Unsigned quants of `bits` (4 or 8) with one f16 scale (and minimum) for each `group` values along k.
-    Affine { bits: u8, group: u32, zero: Zero },
+    Affine {
+        bits: u8,
+        group: u32,
+        zero: Zero,
+    },
 }
 
 /// Format and order of a packed weight matrix.

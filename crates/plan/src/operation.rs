@@ -60,7 +60,9 @@ pub mod int {
 pub enum Prologue {
     None,
     /// RMSNorm with weight; `eps` as bits of an f32.
-    RmsNorm { eps_bits: u32 },
+    RmsNorm {
+        eps_bits: u32,
+    },
 }
 
 /// What is done with the result of a linear operation.
@@ -112,15 +114,37 @@ pub enum Activation {
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// `y = prologue(x) W^T`, then the epilogue. `n` counts packed columns (QKV: all heads; SiluGate: 2 * ffn).
-    Linear { n: u32, k: u32, prologue: Prologue, epilogue: Epilogue, weight: WeightLayout, activation: Activation },
+    Linear {
+        n: u32,
+        k: u32,
+        prologue: Prologue,
+        epilogue: Epilogue,
+        weight: WeightLayout,
+        activation: Activation,
+    },
     /// Bias, QK norm, rope and KV store as a step of its own.
     RopeKv(QkvRope),
     /// Causal attention over the paged cache, scale `1 / sqrt(head_dim)`; numeric class: online softmax over
     /// pages in order, so that the result of a row depends on its position alone.
-    Attention { heads: u32, kv_heads: u32, head_dim: u32, kv: KvLayout, window: Option<u32> },
-    Embed { vocab: u32, hidden: u32, weight: WeightLayout },
-    RmsNorm { width: u32, eps_bits: u32 },
-    SiluGate { ffn: u32 },
+    Attention {
+        heads: u32,
+        kv_heads: u32,
+        head_dim: u32,
+        kv: KvLayout,
+        window: Option<u32>,
+    },
+    Embed {
+        vocab: u32,
+        hidden: u32,
+        weight: WeightLayout,
+    },
+    RmsNorm {
+        width: u32,
+        eps_bits: u32,
+    },
+    SiluGate {
+        ffn: u32,
+    },
 }
 
 /// Rows (tokens) of a call; kernels are chosen by bucket.

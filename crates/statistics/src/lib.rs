@@ -19,4 +19,4 @@ pub use exact::{binomial_tail, sign_test, wilcoxon};
 pub use noise::{Noise, NoiseLevel};
 pub use paired::{Comparison, Finding, Pairs, compare};
 pub use sample::{Sample, Tail, median};
-pub use sequential::{PairOrder, ErrorBudget, Sequential, SequentialPlan, Status};
+pub use sequential::{ErrorBudget, PairOrder, Sequential, SequentialPlan, Status};

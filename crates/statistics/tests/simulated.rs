@@ -3,7 +3,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use statistics::{PairOrder, ErrorBudget, Sequential, SequentialPlan, Status};
+use statistics::{ErrorBudget, PairOrder, Sequential, SequentialPlan, Status};
 
 /// A machine whose next timing depends on a state: slow drift, bursts, heavy-tailed interruptions.
 struct Machine {

@@ -217,9 +217,7 @@ pub struct Redteam {
 #[derive(Debug, Subcommand)]
 pub enum Kernel {
     /// Search kernels for one operation of a model
-    #[command(
-        after_help = "Example:\n  wright kernel build down --model smollm2-135m --rows 1 --budget 30s"
-    )]
+    #[command(after_help = "Example:\n  wright kernel build down --model smollm2-135m --rows 1 --budget 30s")]
     Build(KernelBuild),
 }
 

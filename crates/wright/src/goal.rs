@@ -112,8 +112,8 @@ impl Goal {
         let Some(path) = path else { return Ok(Self::default()) };
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("goal {}: cannot be read", path.display()))?;
-        let goal: Self = toml::from_str(&text)
-            .with_context(|| format!("goal {}: not a valid goal", path.display()))?;
+        let goal: Self =
+            toml::from_str(&text).with_context(|| format!("goal {}: not a valid goal", path.display()))?;
         goal.check().with_context(|| format!("goal {}", path.display()))?;
         Ok(goal)
     }

@@ -30,8 +30,9 @@ impl Served {
         let mut reader = BufReader::new(stdout);
         let mut line = String::new();
         reader.read_line(&mut line).context("reading the server's first line")?;
-        let started: serde_json::Value = serde_json::from_str(&line)
-            .map_err(|_| anyhow!("the server of {} did not start (its reason stands above)", bundle.display()))?;
+        let started: serde_json::Value = serde_json::from_str(&line).map_err(|_| {
+            anyhow!("the server of {} did not start (its reason stands above)", bundle.display())
+        })?;
         let text = |key: &str| started.get(key).and_then(|v| v.as_str()).map(str::to_owned);
         let (Some(url), Some(model)) = (text("url"), text("model")) else {
             let _ = child.kill();

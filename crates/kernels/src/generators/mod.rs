@@ -3,15 +3,15 @@
 //! The sources under `generators/source/` are the kernels themselves, as text: a generator puts the constants of an
 //! operation and a point in front of them. They are compiled as separate crates, never as part of this one.
 
+pub mod attention;
+pub mod attention_vector;
 pub mod embed;
 mod linear;
-pub mod linear_portable;
 pub mod linear_amx;
 pub mod linear_avx2;
 pub mod linear_avx512;
+pub mod linear_portable;
 pub mod linear_vnni;
-pub mod attention;
-pub mod attention_vector;
 pub mod prelude;
 pub mod small;
 mod small_constants;

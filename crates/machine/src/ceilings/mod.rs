@@ -47,11 +47,8 @@ pub fn measure(
     let mut ceilings = BTreeMap::new();
     for probe in probes(features) {
         let run = |source| CeilingError::Run { name: probe.name, source };
-        let target = Target {
-            arch: std::env::consts::ARCH.to_owned(),
-            features: probe.features.clone(),
-            threads,
-        };
+        let target =
+            Target { arch: std::env::consts::ARCH.to_owned(), features: probe.features.clone(), threads };
         let artifact = builder
             .build(&probe.source, &target)
             .map_err(|source| CeilingError::Build { name: probe.name, source })?;

@@ -181,7 +181,13 @@ pub fn probes(available: &BTreeSet<Feature>) -> Vec<Probe> {
             "_mm_storeu_ps(out as *mut f32, s0)",
         )
     };
-    let lanes = if has(Avx512) { 16 } else if has(Avx2) { 8 } else { 4 };
+    let lanes = if has(Avx512) {
+        16
+    } else if has(Avx2) {
+        8
+    } else {
+        4
+    };
     let flops = Work::Operations { per_iteration: 12 * lanes * 2 };
     all.push(probe("f32_flops_per_s", isa, flops, &fma));
     let (int8_isa, int8, macs): (&[Feature], String, u64) = if has(Avx512Vnni) {

@@ -107,11 +107,7 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    fn workload(
-        &self,
-        side: &Side,
-        extra: &serde_json::Map<String, serde_json::Value>,
-    ) -> Result<Workload> {
+    fn workload(&self, side: &Side, extra: &serde_json::Map<String, serde_json::Value>) -> Result<Workload> {
         let mut workload = Workload::closed(&side.url, &side.model, self.concurrency as usize, Vec::new());
         workload.extra = extra.clone();
         let warm = PromptSpec {
@@ -181,7 +177,15 @@ fn parse_slo(text: &str) -> Result<Slo> {
 fn summary_table(rows: &[(u32, Summary)]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_header([
-        "concurrency", "requests", "failed", "output tok/s", "TTFT ms", "TPOT ms", "ITL ms", "E2EL ms", "goodput",
+        "concurrency",
+        "requests",
+        "failed",
+        "output tok/s",
+        "TTFT ms",
+        "TPOT ms",
+        "ITL ms",
+        "E2EL ms",
+        "goodput",
     ]);
     for (concurrency, s) in rows {
         let latency = |d: &Option<load::Distribution>| match d {
@@ -209,9 +213,14 @@ fn summary_table(rows: &[(u32, Summary)]) -> Table {
 
 fn print_comparisons(rows: &[(u32, Comparison)]) {
     let mut table = Table::new();
-    table
-        .load_preset(UTF8_FULL_CONDENSED)
-        .set_header(["concurrency", "metric", "first / second", "interval", "rounds", "verdict"]);
+    table.load_preset(UTF8_FULL_CONDENSED).set_header([
+        "concurrency",
+        "metric",
+        "first / second",
+        "interval",
+        "rounds",
+        "verdict",
+    ]);
     for (concurrency, comparison) in rows {
         for ratio in &comparison.ratios {
             table.add_row([

@@ -57,7 +57,12 @@ pub fn run(args: &Explain) -> Result<()> {
     }
     println!("\nevidence");
     for seen in fold.evidence_of(id) {
-        println!("  {} at {}: {}", seen.id.short(), seen.position, words(&Entry::Observed(seen.evidence.clone())));
+        println!(
+            "  {} at {}: {}",
+            seen.id.short(),
+            seen.position,
+            words(&Entry::Observed(seen.evidence.clone()))
+        );
     }
     println!("\ndecisions");
     for (position, decision) in fold.decisions.get(&id).into_iter().flatten() {

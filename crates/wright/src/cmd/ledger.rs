@@ -70,7 +70,12 @@ fn check(args: &LedgerArgs) -> Result<()> {
     if args.json {
         println!("{}", serde_json::to_string(&check)?);
     } else {
-        println!("{} entries intact; head {} at {}", check.intact, check.head.chain.short(), check.head.position);
+        println!(
+            "{} entries intact; head {} at {}",
+            check.intact,
+            check.head.chain.short(),
+            check.head.position
+        );
     }
     if let Some((position, what)) = check.damage {
         bail!("the ledger is damaged at position {position}: {what}");
@@ -93,7 +98,9 @@ pub fn words(entry: &Entry) -> String {
                 let high = if *rows_high == u32::MAX { "+".to_owned() } else { format!("-{rows_high}") };
                 format!("{operation} rows {rows_low}{high} on {}", task.target)
             }
-            evidence::Contract::Engine { model, .. } => format!("engine for model {model} on {}", task.target),
+            evidence::Contract::Engine { model, .. } => {
+                format!("engine for model {model} on {}", task.target)
+            }
         },
         Entry::Proposed(c) => format!("by {}: {}", c.proposer.name, c.hypothesis),
         Entry::Observed(e) => {

@@ -25,7 +25,9 @@ fn print(args: &LedgerArgs, filter: &str) -> Result<()> {
         if args.json {
             println!("{}", serde_json::json!({ "position": position, "task": task, "lesson": lesson }));
         } else {
-            let effect = lesson.effect.map_or(String::new(), |e| format!(" x{:.3} ({:.3} to {:.3})", e.ratio, e.low, e.high));
+            let effect = lesson
+                .effect
+                .map_or(String::new(), |e| format!(" x{:.3} ({:.3} to {:.3})", e.ratio, e.low, e.high));
             println!("[{}] {}{effect}; support {}", lesson.scope, lesson.statement, lesson.support);
         }
     }

@@ -91,15 +91,8 @@ impl Trial {
                 }
             }
         })?;
-        let mut trial = Self {
-            child,
-            input,
-            replies,
-            logits: scratch.file,
-            resident: 0,
-            layers: Vec::new(),
-            vocab: 0,
-        };
+        let mut trial =
+            Self { child, input, replies, logits: scratch.file, resident: 0, layers: Vec::new(), vocab: 0 };
         match trial.reply()?.1 {
             Reply::Ready { resident, layers, vocab } => {
                 trial.resident = resident;
@@ -184,8 +177,9 @@ impl Trial {
             let (at, reply) = self.reply()?;
             match reply {
                 Reply::Token { id, token } => {
-                    let (began, last) =
-                        open.get_mut(&id).ok_or_else(|| anyhow!("a token of request {id}, which is not open"))?;
+                    let (began, last) = open
+                        .get_mut(&id)
+                        .ok_or_else(|| anyhow!("a token of request {id}, which is not open"))?;
                     match last {
                         None => samples.ttft_ms.push(ms(at - *began)),
                         Some(before) => samples.itl_ms.push(ms(at.saturating_duration_since(*before))),

@@ -8,13 +8,24 @@ use serde::{Deserialize, Serialize};
 pub enum Command {
     /// Prepare a fixed step: `rows` rows of a pass at `context` tokens of context (decode: one row of each of `rows`
     /// sequences; prefill: `rows` rows of one sequence). Answered by `Armed`.
-    Arm { kind: ReplayKind, rows: u32, context: u32, passes: u32 },
+    Arm {
+        kind: ReplayKind,
+        rows: u32,
+        context: u32,
+        passes: u32,
+    },
     /// Run what was armed. Answered by `Done`.
     Go,
     /// Logits of every position of a window. Answered by `Logits`, with the values in the shared file.
-    Logits { tokens: Vec<u32> },
+    Logits {
+        tokens: Vec<u32>,
+    },
     /// Generate greedily, to the full length.
-    Submit { id: u64, prompt: Vec<u32>, output_tokens: u32 },
+    Submit {
+        id: u64,
+        prompt: Vec<u32>,
+        output_tokens: u32,
+    },
     Quit,
 }
 
@@ -31,12 +42,27 @@ pub enum ReplayKind {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// Loaded and confined; resident memory in bytes, sandbox layers that stand.
-    Ready { resident: u64, layers: Vec<String>, vocab: u32 },
+    Ready {
+        resident: u64,
+        layers: Vec<String>,
+        vocab: u32,
+    },
     Armed,
     Done,
     /// Rows of logits in the shared file.
-    Logits { rows: u32 },
-    Token { id: u64, token: u32 },
-    Finished { id: u64, completion_tokens: u32, reason: String },
-    Failed { what: String },
+    Logits {
+        rows: u32,
+    },
+    Token {
+        id: u64,
+        token: u32,
+    },
+    Finished {
+        id: u64,
+        completion_tokens: u32,
+        reason: String,
+    },
+    Failed {
+        what: String,
+    },
 }

@@ -65,8 +65,7 @@ impl Yardstick {
             let vocab = candidate.len() / window.len();
             let hidden = &self.hidden[at * self.width..(at + window.len()) * self.width];
             let reference = self.reference.logits(hidden);
-            let next: Vec<Option<u32>> =
-                window.iter().skip(1).copied().map(Some).chain([None]).collect();
+            let next: Vec<Option<u32>> = window.iter().skip(1).copied().map(Some).chain([None]).collect();
             divergence.push_rows(&reference, &candidate, vocab, &next)?;
             at += window.len();
         }

@@ -3,8 +3,8 @@
 use super::protocol::{Command, ReplayKind, Reply};
 use anyhow::{Context, Result, bail};
 use engine::{
-    Bundle, Engine, EngineOptions, Event, EventSink, Executor, FinishReason, PlanChoice, PrefixCache,
-    Replay, Request,
+    Bundle, Engine, EngineOptions, Event, EventSink, Executor, FinishReason, PlanChoice, PrefixCache, Replay,
+    Request,
 };
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
