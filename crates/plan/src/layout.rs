@@ -98,7 +98,7 @@ impl WeightLayout {
 
     /// Why a matrix of `n` outputs and `k` inputs cannot have this layout, if so.
     pub fn refuse(&self, k: usize) -> Option<String> {
-        if self.n_block == 0 || self.n_block % 16 != 0 {
+        if self.n_block == 0 || !self.n_block.is_multiple_of(16) {
             return Some(format!("n_block {} is not a multiple of 16", self.n_block));
         }
         match self.format {
@@ -111,7 +111,7 @@ impl WeightLayout {
                     None
                 }
             }
-            WeightFormat::Bf16 if k % 2 != 0 => Some(format!("bf16 needs an even k, not {k}")),
+            WeightFormat::Bf16 if !k.is_multiple_of(2) => Some(format!("bf16 needs an even k, not {k}")),
             _ => None,
         }
     }
