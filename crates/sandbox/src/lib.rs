@@ -1,7 +1,7 @@
 //! Builds and runs untrusted kernels (layer 2). It judges nothing, and no candidate code runs elsewhere.
 //!
 //! * [`Builder`] compiles source in a confined child (own scratch folder, no environment, network or files).
-//! * [`inspect`] reads the binary: its form, then every instruction. A filter, not the boundary.
+//! * [`inspect()`] reads the binary: its form, then every instruction. A filter, not the boundary.
 //! * [`Worker`] is the boundary: a re-executed child that starts its threads, gives up the file system, the network
 //!   and all system calls but waiting and ending, maps the kernel itself (no dynamic loader) and then runs batches of
 //!   calls at the judge's doorbell. The judge's clock stands outside.
