@@ -7,6 +7,7 @@ mod cmd;
 mod goal;
 mod paths;
 mod portable;
+mod report;
 mod served;
 mod text;
 mod trial;

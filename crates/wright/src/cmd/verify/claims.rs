@@ -1,0 +1,301 @@
+//! Claims, measured again.
+
+use super::finding::Finding;
+use crate::cmd::bench;
+use crate::report::records::Records;
+use crate::report::summary::Summary;
+use crate::text::HeldOut;
+use crate::trial::driver::{Mode, Trial};
+use crate::trial::quality::{Quality, Yardstick};
+use crate::{paths, portable};
+use anyhow::{Context, Result, anyhow, bail};
+use evidence::{Entry, Evidence, Outcome, Samples};
+use load::{Prompt, PromptSpec};
+use model::{TextFiles, Tokenizer};
+use plan::{Claim, Manifest};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Tokens of a prompt and of an answer, as builds measure them.
+const PROMPT_TOKENS: usize = 128;
+const OUTPUT_TOKENS: u32 = 128;
+/// A speed claim agrees from this share of it on: machines are shared, and noise only slows.
+const SPEED_SHARE: f64 = 0.7;
+/// Relative agreement of quality figures on the same machine, and on another one (another reference arithmetic).
+const QUALITY_SAME: f64 = 1e-6;
+const QUALITY_OTHER: f64 = 0.02;
+/// Runs of a speed claim before it is called different.
+const TRIES: usize = 2;
+/// Facts that must be equal for speeds to be comparable.
+const SPEED_FACTS: [&str; 4] = ["cpu", "cpu_family", "cpu_model", "stepping"];
+
+/// What a claim's id means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind<'a> {
+    /// A figure of [`Quality::figures`].
+    Quality(&'a str),
+    /// Output tokens per second at a concurrency.
+    Speed(usize),
+    Unknown,
+}
+
+impl<'a> Kind<'a> {
+    fn of(id: &'a str) -> Self {
+        match id.split_once('.') {
+            Some(("quality", figure @ ("kl" | "top1" | "perplexity"))) => Kind::Quality(figure),
+            Some(("speed", at)) => match at.strip_prefix('c').and_then(|n| n.parse().ok()) {
+                Some(n @ 1..=1024) => Kind::Speed(n),
+                _ => Kind::Unknown,
+            },
+            _ => Kind::Unknown,
+        }
+    }
+}
+
+/// Runs the claims again; `say` hears of each as it is known.
+pub fn check(
+    bundle: &Path,
+    manifest: &Manifest,
+    records: Option<&Records>,
+    claims: &[&Claim],
+    say: &mut impl FnMut(Finding),
+) {
+    let mut verifier = Verifier {
+        bundle,
+        manifest,
+        another_machine: another_machine(manifest, &machine::fingerprint::facts()),
+        quality: None,
+        prompts: None,
+    };
+    for claim in claims {
+        if let Some(problem) = records.and_then(|r| contradicted(claim, r)) {
+            say(Finding::differs(&claim.id, problem));
+            continue;
+        }
+        say(match Kind::of(&claim.id) {
+            Kind::Quality(figure) => verifier.quality(claim, figure),
+            Kind::Speed(concurrency) => verifier.speed(claim, concurrency),
+            Kind::Unknown => Finding::unchecked(&claim.id, "this version cannot measure such a claim"),
+        });
+    }
+}
+
+struct Verifier<'a> {
+    bundle: &'a Path,
+    manifest: &'a Manifest,
+    /// In words, how this machine differs from the one of the claims.
+    another_machine: Option<String>,
+    /// Measured once for all its figures.
+    quality: Option<Result<Quality, Unmeasured>>,
+    prompts: Option<Arc<Tokenizer>>,
+}
+
+/// Why a figure was not measured.
+#[derive(Clone, Debug)]
+enum Unmeasured {
+    /// Nothing that the bundle answers for.
+    Absent(String),
+    /// The engine failed.
+    Failed(String),
+}
+
+impl Verifier<'_> {
+    fn quality(&mut self, claim: &Claim, figure: &str) -> Finding {
+        let measured = match &self.quality {
+            Some(known) => known.clone(),
+            None => self.quality.insert(self.measure_quality()).clone(),
+        };
+        let found = match measured {
+            Ok(quality) => quality.figures().get(figure).copied().unwrap_or(f64::NAN),
+            Err(Unmeasured::Absent(why)) => return Finding::unchecked(&claim.id, why),
+            Err(Unmeasured::Failed(why)) => return Finding::differs(&claim.id, why),
+        };
+        let tolerance = if self.another_machine.is_some() { QUALITY_OTHER } else { QUALITY_SAME };
+        let detail = format!("claimed {}, found {found} (tolerance {tolerance:e} relative)", claim.value);
+        let off = (found - claim.value).abs() / claim.value.abs().max(f64::MIN_POSITIVE);
+        match found == claim.value || off <= tolerance {
+            true => Finding::agrees(&claim.id, detail),
+            false => Finding::differs(&claim.id, format!("{detail}: off by {:.3} %", off * 100.0)),
+        }
+        .with_values(claim.value, found)
+    }
+
+    fn measure_quality(&self) -> Result<Quality, Unmeasured> {
+        let absent = |e: anyhow::Error| Unmeasured::Absent(format!("{e:#}"));
+        let loaded = self.model().map_err(absent)?;
+        eprintln!("measuring quality on held-out text");
+        let cache = paths::cache().map_err(absent)?.join("reference");
+        let yardstick = Yardstick::new(&loaded.model, HeldOut::Confirm, &cache)
+            .context("computing the reference model")
+            .map_err(absent)?;
+        yardstick.measure(self.bundle, "champion").map_err(|e| Unmeasured::Failed(format!("{e:#}")))
+    }
+
+    /// The model that the bundle was made of: it is not in the bundle, so it must be found by name and digest.
+    fn model(&self) -> Result<portable::Loaded> {
+        let mut names = vec![self.manifest.model_name.clone()];
+        names.extend(Summary::read(self.bundle)?.map(|s| s.model));
+        let mut problem = anyhow!("the bundle names no model");
+        for name in names.iter().filter(|n| !n.is_empty()) {
+            match portable::load(name) {
+                Ok(loaded) if loaded.model.digest() == self.manifest.model_digest => return Ok(loaded),
+                Ok(_) => problem = anyhow!("'{name}' is here another model than the bundle's"),
+                Err(e) => problem = e.context(format!("the model '{name}' is not here")),
+            }
+        }
+        Err(problem)
+    }
+
+    fn speed(&mut self, claim: &Claim, concurrency: usize) -> Finding {
+        if let Some(how) = &self.another_machine {
+            return Finding::unchecked(&claim.id, format!("not comparable here: {how}"));
+        }
+        let mut runs = Vec::new();
+        for n in 0..TRIES {
+            eprintln!("measuring {} (run {})", claim.id, n + 1);
+            match self.measure_speed(concurrency, n) {
+                Ok(speed) => runs.push(speed),
+                Err(e) => return Finding::differs(&claim.id, format!("{e:#}")),
+            }
+            if runs[n] >= SPEED_SHARE * claim.value {
+                break;
+            }
+        }
+        let best = runs.iter().copied().fold(f64::NAN, f64::max);
+        speed_finding(claim, best, runs.len())
+    }
+
+    fn measure_speed(&mut self, concurrency: usize, run: usize) -> Result<f64> {
+        let tokenizer = match &self.prompts {
+            Some(t) => t.clone(),
+            None => self.prompts.insert(TextFiles::open(&self.bundle.join("tokenizer"))?.tokenizer).clone(),
+        };
+        let spec = PromptSpec {
+            count: concurrency.max(4),
+            tokens: PROMPT_TOKENS,
+            seed: 0x5eed_0000 + (1000 * run + concurrency) as u64,
+        };
+        let prompts = ids(&tokenizer, spec)?;
+        let warm = ids(&tokenizer, PromptSpec { count: 1, seed: spec.seed ^ 0xffff, ..spec })?;
+        let _lane = judge::Lane::of_machine().enter()?;
+        let mut trial = Trial::start(self.bundle, "champion", Mode::Engine)?;
+        trial.workload(&warm, 8, 1).context("warming up")?;
+        let speed = trial.workload(&prompts, OUTPUT_TOKENS, concurrency)?.tokens_per_s();
+        if !speed.is_finite() {
+            bail!("no time passed: nothing was measured");
+        }
+        Ok(speed)
+    }
+}
+
+fn ids(tokenizer: &Tokenizer, spec: PromptSpec) -> Result<Vec<Vec<u32>>> {
+    let items = bench::items(tokenizer, spec, OUTPUT_TOKENS)?;
+    items
+        .into_iter()
+        .map(|item| match item.prompt {
+            Prompt::Ids(ids) => Ok(ids),
+            _ => bail!("a prompt is no list of tokens"),
+        })
+        .collect()
+}
+
+fn speed_finding(claim: &Claim, found: f64, runs: usize) -> Finding {
+    let against = match claim.interval {
+        Some((low, high)) if (low..=high).contains(&found) => {
+            format!("within the claimed interval {low:.1} to {high:.1}")
+        }
+        Some((low, high)) => {
+            format!("{:.2} x the claim, outside its interval {low:.1} to {high:.1}", found / claim.value)
+        }
+        None => format!("{:.2} x the claim", found / claim.value),
+    };
+    let detail =
+        format!("claimed {:.1} {}, found {found:.1} (best of {runs}): {against}", claim.value, claim.unit);
+    match found >= SPEED_SHARE * claim.value {
+        true => Finding::agrees(&claim.id, detail),
+        false => Finding::differs(&claim.id, format!("{detail}; below {SPEED_SHARE} x the claim")),
+    }
+    .with_values(claim.value, found)
+}
+
+/// How this machine differs from the one of the claims, in words; `None` if it does not.
+fn another_machine(manifest: &Manifest, here: &std::collections::BTreeMap<String, String>) -> Option<String> {
+    let mut known = false;
+    for fact in SPEED_FACTS {
+        if let Some(there) = manifest.machine.get(fact) {
+            known = true;
+            let here = here.get(fact).map_or("unknown", String::as_str);
+            if here != there {
+                return Some(format!("{fact} is '{here}' here, was '{there}'"));
+            }
+        }
+    }
+    (!known).then(|| "the bundle does not say on which machine its claims were measured".to_owned())
+}
+
+/// Whether the evidence that a claim cites speaks against it.
+fn contradicted(claim: &Claim, records: &Records) -> Option<String> {
+    let cited = records.records.iter().filter_map(|r| match &r.entry {
+        Entry::Observed(e) if claim.evidence.contains(&r.content.to_string()) => Some(e),
+        _ => None,
+    });
+    let ranges: Vec<(f64, f64)> = cited.filter_map(|e| range(&claim.id, e)).collect();
+    let fits = |(low, high): &(f64, f64)| {
+        let slack = QUALITY_SAME * claim.value.abs();
+        (*low - slack..=*high + slack).contains(&claim.value)
+    };
+    // Evidence may carry no such figure, and one citation that fits is enough.
+    if ranges.is_empty() || ranges.iter().any(fits) {
+        return None;
+    }
+    Some(format!("claimed {}, but its own evidence says {ranges:?}", claim.value))
+}
+
+/// The least and greatest value that evidence has for a claim.
+fn range(id: &str, evidence: &Evidence) -> Option<(f64, f64)> {
+    let Outcome::Measured(measured) = &evidence.outcome else { return None };
+    match Kind::of(id) {
+        Kind::Quality(figure) => measured.check.quality.get(figure).map(|v| (*v, *v)),
+        Kind::Speed(n) => {
+            let Samples::Series { series, .. } = &measured.samples else { return None };
+            let values = series.get(&format!("tokens_per_s_c{n}")).filter(|v| !v.is_empty())?;
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+            Some((low, values.iter().copied().fold(f64::NEG_INFINITY, f64::max)))
+        }
+        Kind::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Status;
+    use super::*;
+
+    fn claim(id: &str, value: f64, interval: Option<(f64, f64)>) -> Claim {
+        Claim { id: id.into(), what: id.into(), value, unit: "tokens/s".into(), interval, evidence: vec![] }
+    }
+
+    #[test]
+    fn ids_of_claims() {
+        assert_eq!(Kind::of("quality.kl"), Kind::Quality("kl"));
+        assert_eq!(Kind::of("speed.c16"), Kind::Speed(16));
+        for id in ["speed.c0", "speed.16", "quality.x", "kl", "speed.c99999999999"] {
+            assert_eq!(Kind::of(id), Kind::Unknown, "{id}");
+        }
+    }
+
+    #[test]
+    fn speeds_agree_from_seventy_percent_on() {
+        let claim = claim("speed.c1", 100.0, Some((95.0, 105.0)));
+        for (found, status, words) in [
+            (101.0, Status::Agrees, "within the claimed interval"),
+            (71.0, Status::Agrees, "0.71 x the claim, outside"),
+            (69.0, Status::Differs, "0.69 x the claim"),
+            (f64::NAN, Status::Differs, "NaN"),
+        ] {
+            let finding = speed_finding(&claim, found, 1);
+            assert_eq!(finding.status, status, "{found}");
+            assert!(finding.detail.contains(words), "{}", finding.detail);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Files of a bundle against the digests in its manifest.
+
+use super::finding::Finding;
+use crate::report::records::Records;
+use anyhow::{Context, Result, anyhow, bail};
+use evidence::Entry;
+use plan::{ABI_VERSION, Manifest, PLAN_VERSION, Plan};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+/// Digests of weights, tensors and kernels, and whether the plans fit the manifest.
+pub fn check(bundle: &Path, manifest: &Manifest) -> Vec<Finding> {
+    let mut findings = vec![version(manifest), weights(bundle, manifest)];
+    findings.push(kernel_files(bundle, manifest));
+    for name in ["plan.json", "plan-portable.json"] {
+        findings.push(match plan(bundle, name, manifest) {
+            Ok(detail) => Finding::agrees(name, detail),
+            Err(e) => Finding::differs(name, format!("{e:#}")),
+        });
+    }
+    findings
+}
+
+fn version(manifest: &Manifest) -> Finding {
+    let found = format!("format {}, kernel ABI {}", manifest.version, manifest.abi);
+    if (manifest.version, manifest.abi) == (PLAN_VERSION, ABI_VERSION) {
+        Finding::agrees("manifest.json", found)
+    } else {
+        let knows = format!("; this version knows format {PLAN_VERSION}, kernel ABI {ABI_VERSION}");
+        Finding::differs("manifest.json", found + &knows)
+    }
+}
+
+/// Reads the weights once: the file's digest and that of every tensor in it.
+fn weights(bundle: &Path, manifest: &Manifest) -> Finding {
+    let compare = || -> Result<String> {
+        let path = bundle.join("weights.bin");
+        let mut file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
+        let length = file.metadata()?.len();
+        if length != manifest.weights_bytes {
+            bail!("{length} bytes where the manifest says {}", manifest.weights_bytes);
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).with_context(|| format!("reading {}", path.display()))?;
+        if blake3::hash(&bytes).to_hex().as_str() != manifest.weights_digest {
+            bail!("the digest of the file is not the manifest's");
+        }
+        for (name, t) in &manifest.tensors {
+            let end = t.offset.checked_add(t.bytes).filter(|e| *e <= length);
+            let end = end.ok_or_else(|| anyhow!("tensor {name} ends beyond the file"))?;
+            let part = &bytes[t.offset as usize..end as usize];
+            if blake3::hash(part).to_hex().as_str() != t.digest {
+                bail!("the digest of tensor {name} is not the manifest's");
+            }
+        }
+        Ok(format!("{:.1} MB, {} tensors", length as f64 / 1e6, manifest.tensors.len()))
+    };
+    finding("weights.bin", compare())
+}
+
+fn kernel_files(bundle: &Path, manifest: &Manifest) -> Finding {
+    let compare = || -> Result<String> {
+        for (name, k) in &manifest.kernels {
+            for (file, digest) in [(&k.source, &k.source_digest), (&k.binary, &k.binary_digest)] {
+                let bytes = read_within(bundle, file)?;
+                if blake3::hash(&bytes).to_hex().as_str() != *digest {
+                    bail!("kernel {name}: the digest of {file} is not the manifest's");
+                }
+            }
+        }
+        Ok(format!("{} kernels, source and binary", manifest.kernels.len()))
+    };
+    finding("kernels/", compare())
+}
+
+/// The manifest names no digest of the plans; what can be checked is that they fit it.
+fn plan(bundle: &Path, name: &str, manifest: &Manifest) -> Result<String> {
+    let bytes = read_within(bundle, name)?;
+    let plan: Plan = serde_json::from_slice(&bytes)?;
+    if (plan.version, plan.abi) != (PLAN_VERSION, ABI_VERSION) {
+        bail!("format {}, kernel ABI {} are of another version", plan.version, plan.abi);
+    }
+    let mut used = BTreeSet::new();
+    for (operation, planned) in &plan.operations {
+        for bucket in &planned.kernels {
+            let kernel = manifest
+                .kernels
+                .get(&bucket.kernel)
+                .ok_or_else(|| anyhow!("{operation} names kernel {}, which is not bundled", bucket.kernel))?;
+            if kernel.operation != planned.operation {
+                bail!("kernel {} computes another operation than {operation}", bucket.kernel);
+            }
+            used.insert(&bucket.kernel);
+        }
+    }
+    let digest = blake3::hash(&bytes).to_hex();
+    Ok(format!("{} for {}, {} kernels, digest {}", plan.name, plan.target, used.len(), &digest[..12]))
+}
+
+/// The chain of the bundled ledger entries, the head, and that claims name evidence which is there.
+pub fn check_evidence(manifest: &Manifest, records: Option<&Records>) -> Vec<Finding> {
+    let name = "evidence.jsonl";
+    let Some(records) = records else {
+        return vec![match manifest.claims.is_empty() {
+            true => Finding::unchecked(name, "the bundle has none, and claims nothing"),
+            false => Finding::differs(name, "the bundle claims numbers and has no evidence"),
+        }];
+    };
+    let mut findings = vec![match &records.damage {
+        Some(damage) => Finding::differs(name, damage.clone()),
+        None if records.records.is_empty() && manifest.claims.is_empty() => {
+            Finding::unchecked(name, "empty, and nothing is claimed")
+        }
+        None => Finding::agrees(
+            name,
+            format!(
+                "{} entries with right digests; chain computed again over {}, {} begin a gap",
+                records.records.len(),
+                records.linked,
+                records.unlinked
+            ),
+        ),
+    }];
+    if let Some((position, digest)) = &manifest.ledger_head {
+        let at = format!("position {position}");
+        findings.push(match records.chain_at(*position) {
+            Some(chain) if chain.to_string() == *digest => Finding::agrees("ledger head", at),
+            Some(_) => Finding::differs("ledger head", format!("{at}: the chain has another digest")),
+            None => Finding::unchecked("ledger head", format!("{at} is not among the bundled entries")),
+        });
+    }
+    let seen: BTreeSet<String> = records
+        .records
+        .iter()
+        .filter(|r| matches!(r.entry, Entry::Observed(_)))
+        .map(|r| r.content.to_string())
+        .collect();
+    for claim in &manifest.claims {
+        let absent: Vec<&str> =
+            claim.evidence.iter().filter(|e| !seen.contains(*e)).map(|e| e.get(..12).unwrap_or(e)).collect();
+        if claim.evidence.is_empty() || !absent.is_empty() {
+            let what = match absent.is_empty() {
+                true => "rests on no evidence".to_owned(),
+                false => format!("rests on evidence that is not bundled: {}", absent.join(", ")),
+            };
+            findings.push(Finding::differs(&format!("claim {}", claim.id), what));
+        }
+    }
+    findings
+}
+
+/// Reads a file that the manifest names, refusing names that lead out of the bundle.
+pub fn read_within(bundle: &Path, name: &str) -> Result<Vec<u8>> {
+    let relative = PathBuf::from(name);
+    if relative.components().any(|c| !matches!(c, Component::Normal(_))) {
+        bail!("'{name}' leads out of the bundle");
+    }
+    let path = bundle.join(relative);
+    std::fs::read(&path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn finding(subject: &str, outcome: Result<String>) -> Finding {
+    match outcome {
+        Ok(detail) => Finding::agrees(subject, detail),
+        Err(e) => Finding::differs(subject, format!("{e:#}")),
+    }
+}

@@ -1,0 +1,127 @@
+//! `build.json`: what a build measured, for pages and people. Everything may be missing.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The whole file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Summary {
+    pub model: String,
+    pub machine: BTreeMap<String, serde_json::Value>,
+    pub ceilings: BTreeMap<String, f64>,
+    pub target: String,
+    pub seed: u64,
+    pub search_s: f64,
+    pub evaluations: u64,
+    pub table: Vec<Row>,
+    pub quality: Option<Quality>,
+    pub operations: Vec<Operation>,
+    pub profile: Vec<Step>,
+    pub audit: Vec<Audit>,
+    pub plan: BTreeMap<String, serde_json::Value>,
+    pub plan_trials: Vec<PlanTrial>,
+}
+
+/// One engine under one load.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Row {
+    /// `reference`, `portable` or `champion`.
+    pub engine: String,
+    pub concurrency: u32,
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+    pub tokens_per_s: f64,
+    pub ttft_ms: Vec<f64>,
+    pub itl_ms: Vec<f64>,
+    pub requests: u32,
+    pub memory_bytes: u64,
+    pub evidence: Vec<String>,
+}
+
+/// The champion's quality on held-out text.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Quality {
+    pub kl: f64,
+    pub top1: f64,
+    pub perplexity: f64,
+    pub reference_perplexity: f64,
+    pub tokens: u64,
+    pub bound_kl: Option<f64>,
+    pub evidence: String,
+}
+
+/// One operation of the champion plan at one bucket of rows.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Operation {
+    pub name: String,
+    pub rows: String,
+    /// Name of the generator, or `source`.
+    pub kernel: String,
+    pub point: String,
+    pub ns: f64,
+    pub floor_ns: Option<f64>,
+    pub baseline_ns: f64,
+    pub calls_per_pass: u32,
+    pub candidate: Option<String>,
+    pub decision: Option<String>,
+}
+
+/// Time of one step of a pass.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Step {
+    pub rows: u32,
+    pub context: u32,
+    pub step: String,
+    pub ns: f64,
+}
+
+/// A part left out and measured again.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Audit {
+    pub part: String,
+    pub verdict: String,
+    pub ratio: Option<f64>,
+}
+
+/// A plan that was tried.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PlanTrial {
+    pub choices: String,
+    pub verdict: String,
+}
+
+impl Summary {
+    /// Reads `build.json` of a bundle; `None` where there is none.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no JSON of this shape.
+    pub fn read(bundle: &Path) -> Result<Option<Self>> {
+        let path = bundle.join("build.json");
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(
+                serde_json::from_slice(&bytes).with_context(|| format!("reading {}", path.display()))?,
+            )),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
+        }
+    }
+
+    /// Rows of one engine, by concurrency.
+    pub fn rows_of<'a>(&'a self, engine: &'a str) -> impl Iterator<Item = &'a Row> {
+        self.table.iter().filter(move |r| r.engine == engine)
+    }
+
+    /// The row of an engine at a concurrency.
+    pub fn row(&self, engine: &str, concurrency: u32) -> Option<&Row> {
+        self.table.iter().find(|r| r.engine == engine && r.concurrency == concurrency)
+    }
+}
