@@ -1,9 +1,9 @@
-//! OpenAI-compatible HTTP server (layer 4, engine side). Knows an engine by [`Backend`] and a model's text side by
+//! OpenAI-compatible HTTP server (layer 5, engine side). Knows an engine by [`Backend`] and a model's text side by
 //! [`Text`]; knows nothing of how the engine came to be.
 //!
 //! ```no_run
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (engine, model): (engine::EngineHandle, model::Model) = todo!();
+//! # fn main() {}
+//! # fn start(engine: engine::EngineHandle, model: model::Model) -> Result<(), Box<dyn std::error::Error>> {
 //! use server::{ModelText, ServerOptions, serve};
 //! use std::sync::Arc;
 //! let options = ServerOptions { model_names: vec!["smollm2-135m".into()], ..ServerOptions::default() };
