@@ -70,6 +70,9 @@ pub struct Judge {
 #[derive(Clone, Copy, Debug)]
 pub struct Opponent<'a> {
     pub champion: &'a Submission,
+    /// Its numeric class. A first champion of plain code may be of another class than the task's: it is then an
+    /// opponent in timing alone, and outputs are compared with the oracle and the task's own class.
+    pub class: &'a str,
     /// Candidates of this task that were tested before: the error budget is shared by all.
     pub tested: u64,
 }
@@ -131,7 +134,7 @@ impl Judge {
     /// Compiles and inspects.
     ///
     /// # Errors
-    /// [`Reason::Build`], [`Reason::Inspection`], [`Reason::Resources`] or a fault of ours.
+    /// [`Reason::Build`](evidence::Reason::Build), `Inspection`, `Resources` or a fault of ours.
     pub fn build(&self, task: &KernelTask, it: &Submission) -> Result<Built, Stop> {
         check_launch(&it.launch, task.high(), task.target.threads)?;
         let artifact = self.config.builder.build(&it.source, &task.target)?;
@@ -195,7 +198,8 @@ impl Judge {
             None => None,
         };
         let check = Check { task, stock: &stock, plan: &plan, phase, seed };
-        let summary = check.run(&mut rig, champion.as_mut())?;
+        let kin = opponent.is_some_and(|o| o.class == task.class);
+        let summary = check.run(&mut rig, if kin { champion.as_mut() } else { None })?;
         Ok(Checked { built, summary, rig, champion })
     }
 

@@ -22,6 +22,8 @@ pub struct Effort {
     /// Most pairs of each phase, and of the first champion's single series.
     pub screen_pairs: u32,
     pub confirm_pairs: u32,
+    /// A first champion's series ends after this much time, with at least six samples.
+    pub series_wall: Duration,
     /// Time limit of one call in a check, and of one timed block.
     pub call_timeout: Duration,
     /// Memory that stocks of earlier tasks may keep, bytes.
@@ -39,6 +41,7 @@ impl Default for Effort {
             block: Duration::from_micros(1200),
             screen_pairs: 16,
             confirm_pairs: 64,
+            series_wall: Duration::from_millis(400),
             call_timeout: Duration::from_secs(4),
             kept: 1 << 30,
             drift: DriftLimits { relative: 0.15, p: 0.01, steal: 0.05 },
@@ -132,7 +135,11 @@ impl<'a> Run<'a> {
             Phase::Confirm => self.effort.confirm_pairs / 2,
         };
         let mut series = Vec::new();
-        for _ in 0..count.max(6) {
+        let began = std::time::Instant::now();
+        for n in 0..count.max(6) {
+            if n >= 6 && began.elapsed() > self.effort.series_wall {
+                break;
+            }
             let fresh = self.refresh(block, calls);
             series.push(self.block(&mut side, rig, block, &fresh)?);
         }

@@ -91,7 +91,7 @@ fn a_kernel_against_itself_is_not_better() {
         source: format!("{}\n// the same\n", it.source),
         launch: it.launch,
     };
-    let opponent = Opponent { champion: &it, tested: 3 };
+    let opponent = Opponent { champion: &it, class: &task.class, tested: 3 };
     let evidence = [judge.evaluate(&task, &twin, Some(opponent), Phase::Confirm)];
     let Outcome::Measured(m) = &evidence[0].outcome else { panic!("{:?}", evidence[0].outcome) };
     let Samples::Paired { champion_ns, challenger_ns, .. } = &m.samples else { panic!() };
@@ -189,7 +189,7 @@ fn a_broken_champion_is_not_the_challengers_fault() {
     let mut judge = judge(folder.path(), small());
     let (task, it) = portable_task(linear(96, 64, Prologue::None, Epilogue::Store), RowBucket::ALL[0], 64);
     let broken = Submission { source: "fn kernel(".into(), ..it.clone() };
-    let opponent = Opponent { champion: &broken, tested: 0 };
+    let opponent = Opponent { champion: &broken, class: &task.class, tested: 0 };
     match judge.evaluate(&task, &it, Some(opponent), Phase::Screen).outcome {
         Outcome::Stopped(Stop::Inconclusive { .. }) => {}
         other => panic!("{other:?}"),

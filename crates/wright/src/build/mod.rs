@@ -1,4 +1,329 @@
-//! `wright build`: the main job.
+//! `wright build`: the main job. See ARCHITECTURE.md for the flow.
+
+mod audit;
+mod engines;
+mod evaluator;
+mod finish;
+mod formats;
 pub mod kernel;
-use crate::cli::Build;
-pub fn run(_args: &Build) -> anyhow::Result<()> { anyhow::bail!("under construction") }
+mod plan_trials;
+mod progress;
+pub mod summary;
+mod table;
+pub mod tasks;
+
+use crate::cli::{Build, duration};
+use crate::goal::Goal;
+use crate::portable::{self, Loaded};
+use crate::text::HeldOut;
+use crate::trial::quality::Yardstick;
+use crate::{paths, workshop};
+use anyhow::{Context, Result, bail};
+use emit::PlanChoices;
+use engines::Bench;
+use evaluator::JudgeEvaluator;
+use evidence::{Content, Digest, Machine, Point};
+use judge::{Judge, JudgeConfig, MeasuredCeilings, Secret};
+use ledger::{BuildEvent, BuildHeader, BuildId, Fold, Ledger, Options};
+use plan::Target;
+use sandbox::{Builder, WorkerConfig};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use swarm::{Budget, Meter, PlanSearch, Settings, Swarm};
+
+/// Wall time of a build whose goal and command line name none.
+const DEFAULT_BUDGET: Duration = Duration::from_secs(600);
+/// Part of the budget for kernels; the rest is for plans and the audit.
+const KERNELS: f64 = 0.70;
+/// Part of the budget at whose end the plan search ends.
+const PLANS: f64 = 0.92;
+
+/// What all stages share.
+pub struct Site {
+    pub goal: Goal,
+    pub target: Target,
+    pub machine: Machine,
+    pub ceilings: MeasuredCeilings,
+    pub builder: Builder,
+    pub ledger_url: String,
+    pub seed: u64,
+}
+
+impl Site {
+    /// Describes the machine, masks features, opens the toolchain.
+    pub fn open(goal: Goal, ledger: Option<&str>, seed: u64) -> Result<Self> {
+        kernel_abi::request_amx();
+        let builder = workshop::builder()?;
+        let features = workshop::features(&goal.target.mask);
+        let target = workshop::target(&features, goal.target.threads);
+        let machine = workshop::machine(&builder, &workshop::features(&[]))?;
+        let ledger_url = match ledger {
+            Some(url) => url.to_owned(),
+            None => paths::ledger()?.to_string_lossy().into_owned(),
+        };
+        let ceilings = MeasuredCeilings(machine.ceilings.clone());
+        Ok(Self { goal, target, machine, ceilings, builder, ledger_url, seed })
+    }
+
+    /// The ledger, for writing.
+    pub fn ledger(&self) -> Result<Box<dyn Ledger>> {
+        Ok(ledger::open(Some(&self.ledger_url), Options::read_write())?)
+    }
+
+    /// A judge of this run; the digest of its secret must be posted before it evaluates.
+    pub fn judge(&self, secret: Secret) -> Result<Judge> {
+        let processors = kernel_abi::allowed_processors()?;
+        let workers = WorkerConfig::new(workshop::helper()?, processors);
+        let machine = self.machine.id().digest();
+        Ok(Judge::new(JudgeConfig::new(
+            self.builder.clone(),
+            workers,
+            secret,
+            machine,
+            self.machine.ceilings.clone(),
+        )))
+    }
+}
+
+/// Runs or resumes a build.
+pub fn run(args: &Build) -> Result<()> {
+    let goal = Goal::load(args.goal.as_deref())?;
+    let loaded = portable::load(&args.model)?;
+    let out = out_folder(args, &loaded.name)?;
+    let budget = match (args.budget, &goal.budget.wall) {
+        (Some(b), _) => b,
+        (None, Some(text)) => duration(text).map_err(anyhow::Error::msg)?,
+        (None, None) => DEFAULT_BUDGET,
+    };
+    eprintln!("model: {}, {} parameters", loaded.name, loaded.model.parameters());
+    let site = Site::open(goal, args.ledger.as_deref(), args.seed)?;
+    eprintln!("machine: {} ({})", site.machine.facts.get("cpu").map_or("unknown", |c| c), site.target);
+    let mut ledger = site.ledger()?;
+    let header = header(&site, &loaded, &out)?;
+    let build = ledger.open_build(&header)?;
+    if build.finished().is_some() && out.join("build.json").is_file() {
+        eprintln!("this build is finished; another --seed, --out or --goal starts a new one");
+        return finish::show(&out, args.json);
+    }
+    if build.resumed() {
+        eprintln!("resuming build {}: {} s of the search are spent", build.id.short(), build.spent().wall_ms / 1000);
+    }
+    let secret = Secret::draw().context("drawing the run's secret")?;
+    let secret_digest = secret.digest();
+    ledger.record_build(&build.id, &BuildEvent::RunStarted { secret_digest })?;
+    let scratch = Scratch::new(&out)?;
+    let workload = site.goal.workload.clone();
+    let mut bench =
+        Bench::new(&loaded, site.target.clone(), site.builder.clone(), workload, scratch.0.clone())?;
+
+    // Before the clock of the search: the reference's side of quality, and the arithmetic that keeps the bound.
+    eprintln!("reference: hidden states of the held-out text (cached after the first build)");
+    let states = paths::cache()?.join("reference");
+    let screen = Yardstick::new(&loaded.model, HeldOut::Screen, &states)?;
+    let confirm = Yardstick::new(&loaded.model, HeldOut::Confirm, &states)?;
+    let reference = reference_choices(&site, &loaded, &mut bench, &confirm, build.stage("formats"))?;
+    let settled = serde_json::to_string(&reference.point())?;
+    ledger.record_build(&build.id, &BuildEvent::Stage { name: "formats".into(), detail: settled })?;
+
+    let began = Instant::now();
+    let spent = build.spent();
+    let mut meter = Meter::new(
+        Budget { wall: Some(budget.mul_f64(KERNELS)), evaluations: site.goal.budget.evaluations },
+        spent,
+    );
+    let mut judged = JudgeEvaluator::new(site.judge(secret)?, BTreeMap::new())?;
+    search_kernels(&site, &bench, &reference, &mut judged, &mut *ledger, &mut meter, &build.id)?;
+
+    let left_before = Duration::from_millis(spent.wall_ms);
+    let deadline = |part: f64| began + budget.mul_f64(part).saturating_sub(left_before);
+    let choices = search_plans(
+        &site, &mut bench, &reference, &mut judged, &mut *ledger, &screen, &confirm, secret_digest, budget,
+        deadline(PLANS), &build.id,
+    )?;
+    let fold = Fold::read(&*ledger)?;
+    let (chosen, audit) = audit::run(&mut bench, &choices, &fold, deadline(1.0))?;
+    let total = ledger::Spent {
+        wall_ms: spent.wall_ms + began.elapsed().as_millis() as u64,
+        evaluations: fold.statistics.values().map(|s| s.observed).sum(),
+    };
+    ledger.record_build(&build.id, &BuildEvent::Spent(total))?;
+    let search_s = total.wall_ms as f64 / 1e3;
+    let work = finish::Work { site: &site, loaded: &loaded, out: &out, search_s, confirm: &confirm };
+    work.finish(&mut bench, &mut *ledger, &build.id, &choices, &chosen, audit)?;
+    finish::show(&out, args.json)
+}
+
+fn out_folder(args: &Build, name: &str) -> Result<PathBuf> {
+    let out = args.out.clone().unwrap_or_else(|| Path::new("engines").join(name));
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+    if out.exists() && !out.is_dir() {
+        bail!("--out {}: there is a file of that name", out.display());
+    }
+    let absolute = std::path::absolute(&out).with_context(|| format!("--out {}", out.display()))?;
+    Ok(absolute)
+}
+
+/// What identifies the build: the budget is not part of it, so a longer one goes on where a shorter one ended.
+fn header(site: &Site, loaded: &Loaded, out: &Path) -> Result<BuildHeader> {
+    Ok(BuildHeader {
+        model: Digest::of(loaded.model.digest().as_bytes()),
+        goal: Digest::of(&serde_json::to_vec(&site.goal)?),
+        target: site.target.to_string(),
+        seed: site.seed,
+        out: out.to_string_lossy().into_owned(),
+    })
+}
+
+/// A folder beside the bundle that is gone when the build ends.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(out: &Path) -> Result<Self> {
+        let name = out.file_name().and_then(|n| n.to_str()).unwrap_or("engine");
+        let parent = out.parent().unwrap_or(Path::new("."));
+        // What a killed build left behind.
+        for old in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+            let left = old.file_name();
+            if left.to_string_lossy().starts_with(&format!(".{name}.scratch.")) {
+                let _ = std::fs::remove_dir_all(old.path());
+            }
+        }
+        let folder = parent.join(format!(".{name}.scratch.{}", std::process::id()));
+        std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The choices that the kernel search starts from: the file's own formats, the goal's fixed axes, and as much arithmetic
+/// as the quality bound demands.
+fn reference_choices(
+    site: &Site,
+    loaded: &Loaded,
+    bench: &mut Bench<'_>,
+    yardstick: &Yardstick,
+    settled: Option<&str>,
+) -> Result<PlanChoices> {
+    let fixed = Point(site.goal.space.clone());
+    let start = loaded.start.at(&fixed).context("[space] of the goal")?;
+    if let Some(point) = settled.and_then(|text| serde_json::from_str::<Point>(text).ok()) {
+        return Ok(start.at(&point)?);
+    }
+    let tell = |words: &str, q: &crate::trial::quality::Quality| {
+        eprintln!("formats: {words}: KL {:.5}, top-1 {:.4}, perplexity {:.3} (reference {:.3})", q.kl, q.top1,
+            q.perplexity, q.reference_perplexity);
+    };
+    Ok(formats::settle(bench, &start, yardstick, &site.goal.constraints, tell)?.0)
+}
+
+fn search_kernels(
+    site: &Site,
+    bench: &Bench<'_>,
+    choices: &PlanChoices,
+    judged: &mut JudgeEvaluator,
+    ledger: &mut dyn Ledger,
+    meter: &mut Meter,
+    build: &BuildId,
+) -> Result<()> {
+    let planned = bench.tasks(choices)?;
+    judged.extend(tasks::by_id(&planned));
+    judged.remember(&Fold::read(ledger)?);
+    let specs = planned.iter().map(|p| tasks::spec(p, &site.ceilings, Vec::new())).collect();
+    let mut swarm = Swarm::open(specs, Settings::new(site.seed), ledger)?;
+    let start = Instant::now();
+    let mut clock = || start.elapsed();
+    let mut teller = progress::Teller::new();
+    let mut tell = |p: swarm::Progress<'_>| teller.kernel(p);
+    swarm::run(&mut swarm, judged, ledger, meter, &mut clock, 3, Some(build), &mut tell)?;
+    // An engine needs a judged kernel for every task, whatever the budget: the baselines at least.
+    let missing = |ledger: &dyn Ledger| -> Result<u64> {
+        let fold = Fold::read(ledger)?;
+        let lacks = |p: &&tasks::PlannedTask| fold.champions.get(judge::task_id(&p.task)).is_none();
+        Ok(planned.iter().filter(lacks).count() as u64)
+    };
+    for _ in 0..3 {
+        let lacking = missing(ledger)?;
+        if lacking == 0 {
+            return Ok(());
+        }
+        eprintln!("{lacking} tasks have no judged kernel yet: going on beyond the budget for those");
+        let budget = Budget { wall: None, evaluations: Some(2 * planned.len() as u64) };
+        let mut more = Meter::new(budget, Default::default());
+        swarm::run(&mut swarm, judged, ledger, &mut more, &mut clock, 3, None, &mut tell)?;
+    }
+    match missing(ledger)? {
+        0 => Ok(()),
+        n => bail!("{n} tasks have no kernel that the judge accepts; `wright ledger list` shows why"),
+    }
+}
+
+fn search_plans(
+    site: &Site,
+    bench: &mut Bench<'_>,
+    reference: &PlanChoices,
+    judged: &mut JudgeEvaluator,
+    ledger: &mut dyn Ledger,
+    screen: &Yardstick,
+    confirm: &Yardstick,
+    secret: Digest,
+    budget: Duration,
+    until: Instant,
+    build: &BuildId,
+) -> Result<PlanChoices> {
+    let loaded = bench.loaded;
+    let mut space = PlanChoices::space(&loaded.shape, &loaded.sources);
+    // Formats and arithmetic are settled by quality; the goal's fixed axes stay.
+    space.axes.retain(|a| !a.name.contains('.') && !site.goal.space.contains_key(&a.name));
+    let keep: Vec<String> = space.axes.iter().map(|a| a.name.clone()).collect();
+    let only = |p: Point| Point(p.0.into_iter().filter(|(k, _)| keep.contains(k)).collect());
+    let start = only(reference.point());
+    let start = space.project(&start, &start);
+    let search = PlanSearch {
+        task: finish::engine_task(site, loaded, build),
+        space,
+        reference: start,
+        replays: 6,
+        finalists: 2,
+        quality_axes: vec!["kv".to_owned()],
+    };
+    let prompts = finish::prompts(loaded, &site.goal.workload, 64, site.seed)?;
+    let provenance = plan_trials::Provenance {
+        machine: site.machine.id().digest(),
+        secret,
+        toolchain: site.builder.toolchain().version().to_owned(),
+    };
+    let mut trials = plan_trials::Trials {
+        bench,
+        reference: reference.clone(),
+        goal: &site.goal,
+        screen,
+        confirm,
+        evaluator: judged,
+        ceilings: &site.ceilings,
+        ledger_url: site.ledger_url.clone(),
+        provenance: &provenance,
+        prompts,
+        seed: site.seed,
+        known: BTreeMap::new(),
+        until,
+    };
+    let start = Instant::now();
+    let wall = until.saturating_duration_since(start).min(budget);
+    let mut meter = Meter::new(Budget { wall: Some(wall), evaluations: None }, Default::default());
+    let mut clock = || start.elapsed();
+    let mut teller = progress::Teller::new();
+    swarm::run_plans(&search, &mut trials, ledger, &mut meter, &mut clock, &mut |p| teller.plan(p))?;
+    let fold = Fold::read(ledger)?;
+    let champion = fold.champions.get(search.task.id()).and_then(|c| fold.candidates.get(&c));
+    match champion.map(|c| &c.change) {
+        Some(evidence::Change::Plan { choices, .. }) => Ok(reference.at(choices)?),
+        _ => bail!("no engine kept the quality bound on the confirming text; `wright ledger list` shows the figures"),
+    }
+}

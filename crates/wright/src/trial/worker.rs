@@ -53,12 +53,13 @@ fn ready(vocab: u32) -> Result<()> {
 
 fn executor(bundle: &Path, mut options: EngineOptions, mut file: File) -> Result<()> {
     let opened = Bundle::open(bundle, &options)?;
-    let rows = opened.plan.batching.max_rows;
+    // The head is planned for as many rows as sequences may run.
+    let rows = opened.plan.batching.max_sequences;
     options.logit_rows = Some(rows);
     drop(opened);
     let mut executor = Executor::new(Bundle::open(bundle, &options)?, &options)?;
     let vocab = executor.plan().model.vocab;
-    let chunk = executor.plan().batching.max_rows;
+    let chunk = rows;
     ready(vocab)?;
     let mut armed = None;
     for command in commands() {
