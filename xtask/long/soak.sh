@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Clients that hang up: 200 requests at concurrency 16, of mixed lengths, a third of which disconnect at random. Nothing
+# may leak, and whoever stays gets the right answer.
+#
+# BUNDLE: a finished bundle. Greedy requests before, during and after the soak must give the same text.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+need BUNDLE
+serve "$BUNDLE" soak
+
+# probe FILE: greedy answers to fixed prompts, one JSON array.
+probe() {
+  python3 - "$served_url" >"$1" <<'PY'
+import json, sys, urllib.request
+prompts = ["The capital of France is", "Once upon a time", "1, 2, 3, 4,", "Water boils at"]
+answers = []
+for prompt in prompts:
+    body = json.dumps({"model": "default", "prompt": prompt, "temperature": 0, "max_tokens": 48, "seed": 1})
+    request = urllib.request.Request(sys.argv[1] + "/v1/completions", body.encode(), {"Content-Type": "application/json"})
+    answers.append(json.load(urllib.request.urlopen(request, timeout=300))["choices"][0]["text"])
+print(json.dumps(answers))
+PY
+}
+
+# metric NAME: its value now.
+metric() {
+  python3 - "$served_url" "$1" <<'PY'
+import sys, urllib.request
+page = urllib.request.urlopen(sys.argv[1] + "/metrics", timeout=10).read().decode()
+values = [float(l.split()[-1]) for l in page.splitlines() if l.startswith((sys.argv[2] + " ", sys.argv[2] + "{"))]
+if not values:
+    sys.exit(f"/metrics has no {sys.argv[2]}")
+print(sum(values))
+PY
+}
+
+zero() { python3 -c 'import sys; sys.exit(0 if float(sys.argv[1]) == 0 else 1)' "$1"; }
+
+open_files() { ls "/proc/$served_pid/fd" | wc -l; }
+resident() { sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$served_pid/status"; }
+
+# soak SEED...: four loads of 50 requests at concurrency 4 at the same time, each of its own length.
+soak() {
+  local i prompt output loads=()
+  for i in 0 1 2 3; do
+    prompt=$((24 << i)) output=$((96 >> i))
+    "$WRIGHT" bench "$served_url" --tokenizer "$BUNDLE" --disconnect --requests 50 --concurrency 4 \
+      --prompt-tokens "$prompt" --output-tokens "$output" --seed "$(($1 * 10 + i))" --json \
+      >"$scratch/soak-$1-$i.json" 2>"$scratch/soak-$1-$i.err" &
+    loads+=("$!")
+  done
+  while kill -0 "${loads[@]}" 2>/dev/null; do
+    probe "$scratch/during.json"
+    cmp -s "$scratch/before.json" "$scratch/during.json" || fail "an answer changed while others shared the batch"
+  done
+  for i in 0 1 2 3; do
+    wait "${loads[$i]}" || { cat "$scratch/soak-$1-$i.err" >&2; fail "load $i of soak $1 ended badly"; }
+  done
+  python3 - "$scratch"/soak-"$1"-?.json <<'PY'
+import json, sys
+sums = {"completed": 0, "abandoned": 0, "failed": 0}
+for path in sys.argv[1:]:
+    for _, summary in json.load(open(path))["summaries"]:
+        for key in sums:
+            sums[key] += summary[key]
+print("soak:", ", ".join(f"{v} {k}" for k, v in sums.items()))
+if sums["failed"] or sum(sums.values()) != 200 or not 30 <= sums["abandoned"] <= 110:
+    sys.exit("200 requests, none failed, about a third hung up: that is not what was seen")
+PY
+}
+
+quiet() {
+  local name value i
+  for name in num_requests_running num_requests_waiting kv_cache_usage_ratio; do
+    value=
+    for ((i = 0; i < 100; i++)); do
+      value=$(metric "wright_$name")
+      zero "$value" && break
+      sleep 0.1
+    done
+    zero "$value" || fail "wright_$name is $value ten seconds after the last request"
+    echo "  wright_$name $value"
+  done
+}
+
+probe "$scratch/before.json"
+soak 1
+quiet
+files=$(open_files) memory=$(resident)
+soak 2
+quiet
+probe "$scratch/after.json"
+cmp "$scratch/before.json" "$scratch/after.json" || fail "greedy answers differ before and after the soak"
+sleep 1
+echo "  open files $files, then $(open_files); resident $((memory / 1024)) MB, then $(($(resident) / 1024)) MB"
+[ "$(open_files)" -le "$((files + 2))" ] || fail "open files grew over the second soak"
+[ "$(resident)" -le "$((memory + 65536))" ] || fail "memory grew by more than 64 MB over the second soak"
+kill -TERM "$served_pid"
+wait "$served_pid" || fail "the server did not end well after SIGTERM"
+! grep -q 'panicked' "$scratch/soak.err" || fail "the server panicked: $(grep -m1 panicked "$scratch/soak.err")"
+echo "soak passed: nothing leaked, every answer was right"
