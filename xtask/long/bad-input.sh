@@ -26,7 +26,7 @@ refused() {
   [ "$status" -ge 1 ] && [ "$status" -le 2 ] || { cat "$scratch/err" >&2; fail "$name: exit status $status"; }
   grep -qiE -- "$words" "$scratch/err" || { cat "$scratch/err" >&2; fail "$name: the error does not say '$words'"; }
   count=$((count + 1))
-  printf '  %-34s %s\n' "$name" "$(tail -1 "$scratch/err" | sed "s#$scratch#...#g" | cut -c1-150)"
+  printf '  %-34s %s\n' "$name" "$(grep -m1 -iE -- "$words" "$scratch/err" | sed "s#$scratch#...#g" | cut -c1-150)"
 }
 
 # survived NAME COMMAND...: it may succeed or fail, but not break. A server that starts is ended.
@@ -135,7 +135,7 @@ refused "serve: no such model" 'no-such-model' "${serve_it[@]}" "$scratch/no-suc
 refused "pull: unknown name" 'known' "$WRIGHT" pull no-such-model
 refused "verify: no bundle" 'no-such-bundle' "$WRIGHT" verify "$scratch/no-such-bundle"
 refused "report: no source" 'no-such-bundle' "$WRIGHT" report "$scratch/no-such-bundle" --out "$scratch/report.html"
-refused "bench: nobody listens" 'refused|connect|reach' "$WRIGHT" bench "http://127.0.0.1:$(free_port)" --tokenizer "$tiny" --requests 1 --concurrency 1
+refused "bench: nobody listens" 'refused|connect|reach' "$WRIGHT" bench "http://127.0.0.1:$(free_port)" --tokenizer "$bundle" --requests 1 --concurrency 1
 refused "ledger: no such file" 'no-such' "$WRIGHT" ledger list --ledger "$scratch/no-such.sqlite"
 refused "explain: no such id" 'ledger|no ' "$WRIGHT" explain 0000 --ledger "$scratch/no-such.sqlite"
 touch "$scratch/a-file"
