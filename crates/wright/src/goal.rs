@@ -145,6 +145,14 @@ impl Goal {
                 c.determinism
             );
         }
+        // Accepting a bound that nothing enforces would be a promise that is not kept.
+        let unenforced = [("ttft_ms", c.ttft_ms), ("itl_ms", c.itl_ms), ("memory_mb", c.memory_mb)];
+        if let Some((name, _)) = unenforced.iter().find(|(_, bound)| bound.is_some()) {
+            bail!("[constraints] {name} is not enforced in this version; leave it out and read the final table");
+        }
+        if !self.agents.without.is_empty() {
+            bail!("[agents] without is not in this version: all built-in operators take part");
+        }
         for name in &self.target.mask {
             if !plan::Feature::ALL.iter().any(|f| f.name() == name) {
                 let known: Vec<_> = plan::Feature::ALL.iter().map(|f| f.name()).collect();
@@ -179,6 +187,8 @@ mod tests {
             ("[metric]\nmaximise = 'fun'", "fun"),
             ("[workload]\nconcurrency = []", "concurrency"),
             ("[constraints]\nmax_kl = -1.0", "max_kl"),
+            ("[constraints]\nttft_ms = 50.0", "ttft_ms"),
+            ("[agents]\nwithout = ['crossover']", "without"),
             ("[target]\nmask = ['sse9']", "sse9"),
             ("[wheels]\n", "wheels"),
             ("[budget]\nwall = 'soon'", "soon"),
