@@ -148,7 +148,9 @@ impl Goal {
         // Accepting a bound that nothing enforces would be a promise that is not kept.
         let unenforced = [("ttft_ms", c.ttft_ms), ("itl_ms", c.itl_ms), ("memory_mb", c.memory_mb)];
         if let Some((name, _)) = unenforced.iter().find(|(_, bound)| bound.is_some()) {
-            bail!("[constraints] {name} is not enforced in this version; leave it out and read the final table");
+            bail!(
+                "[constraints] {name} is not enforced in this version; leave it out and read the final table"
+            );
         }
         if !self.agents.without.is_empty() {
             bail!("[agents] without is not in this version: all built-in operators take part");
