@@ -1,7 +1,7 @@
 //! `build.json`: what a build measured, for pages and people. Everything may be missing.
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -34,6 +34,7 @@ pub struct Row {
     pub concurrency: u32,
     pub prompt_tokens: u32,
     pub output_tokens: u32,
+    #[serde(deserialize_with = "number")]
     pub tokens_per_s: f64,
     pub ttft_ms: Vec<f64>,
     pub itl_ms: Vec<f64>,
@@ -46,9 +47,13 @@ pub struct Row {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Quality {
+    #[serde(deserialize_with = "number")]
     pub kl: f64,
+    #[serde(deserialize_with = "number")]
     pub top1: f64,
+    #[serde(deserialize_with = "number")]
     pub perplexity: f64,
+    #[serde(deserialize_with = "number")]
     pub reference_perplexity: f64,
     pub tokens: u64,
     pub bound_kl: Option<f64>,
@@ -64,8 +69,10 @@ pub struct Operation {
     /// Name of the generator, or `source`.
     pub kernel: String,
     pub point: String,
+    #[serde(deserialize_with = "number")]
     pub ns: f64,
     pub floor_ns: Option<f64>,
+    #[serde(deserialize_with = "number")]
     pub baseline_ns: f64,
     pub calls_per_pass: u32,
     pub candidate: Option<String>,
@@ -79,6 +86,7 @@ pub struct Step {
     pub rows: u32,
     pub context: u32,
     pub step: String,
+    #[serde(deserialize_with = "number")]
     pub ns: f64,
 }
 
@@ -115,13 +123,13 @@ impl Summary {
         }
     }
 
-    /// Rows of one engine, by concurrency.
-    pub fn rows_of<'a>(&'a self, engine: &'a str) -> impl Iterator<Item = &'a Row> {
-        self.table.iter().filter(move |r| r.engine == engine)
-    }
-
     /// The row of an engine at a concurrency.
     pub fn row(&self, engine: &str, concurrency: u32) -> Option<&Row> {
         self.table.iter().find(|r| r.engine == engine && r.concurrency == concurrency)
     }
+}
+
+/// JSON has no NaN: what could not be measured is written as null.
+fn number<'de, D: Deserializer<'de>>(d: D) -> Result<f64, D::Error> {
+    Ok(Option::<f64>::deserialize(d)?.unwrap_or(f64::NAN))
 }
