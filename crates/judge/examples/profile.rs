@@ -57,7 +57,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let built = judge.build(&task, &it).map(|_| start.elapsed());
                 for phase in [Phase::Screen, Phase::Screen, Phase::Confirm] {
                     let (start, cpu) = (Instant::now(), cpu_ms());
-                    let opponent = champion.as_ref().map(|champion| Opponent { champion, class: &task.class, tested: 0 });
+                    let opponent = champion.as_ref().map(|champion| Opponent {
+                        champion,
+                        class: &task.class,
+                        tested: 0,
+                    });
                     let e = judge.evaluate(&task, &it, opponent, phase);
                     let took = format!("{:?} (cpu {:?} ms)", start.elapsed(), cpu_ms() - cpu);
                     let words = match &e.outcome {
