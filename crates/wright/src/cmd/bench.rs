@@ -7,9 +7,16 @@ use anyhow::{Context, Result, anyhow, bail};
 use comfy_table::{Cell, Table, presets::UTF8_FULL_CONDENSED};
 use load::{Abandon, Comparison, Item, Prompt, PromptSpec, Slo, Summary, Workload};
 use model::{ControlTokens, EncodeOptions, TextFiles, Tokenizer};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait for a server's list of models.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most bytes of that list.
+const LONGEST_LIST: u64 = 1 << 20;
 
 /// One side of a measurement: a server that was there, or one of ours in a child process.
 struct Side {
@@ -21,11 +28,10 @@ struct Side {
 impl Side {
     fn open(target: &str) -> Result<Self> {
         if target.starts_with("http://") {
-            return Ok(Self {
-                url: target.trim_end_matches('/').trim_end_matches("/v1").to_owned(),
-                model: "default".to_owned(),
-                served: None,
-            });
+            let url = target.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+            // A server that lists nothing takes any name, or says itself what it wants.
+            let model = listed_model(&url).unwrap_or_else(|| "default".to_owned());
+            return Ok(Self { url, model, served: None });
         }
         if target.starts_with("https://") {
             bail!("{target}: https is not supported by the load client; measure where the server runs");
@@ -33,6 +39,26 @@ impl Side {
         let served = Served::start(Path::new(target), &[])?;
         Ok(Self { url: served.url.clone(), model: served.model.clone(), served: Some(served) })
     }
+}
+
+/// The first model that `url`/v1/models lists; `None` where nobody answers or nothing is listed.
+fn listed_model(url: &str) -> Option<String> {
+    let (authority, path) = match url.strip_prefix("http://")?.split_once('/') {
+        Some((authority, path)) => (authority, format!("/{path}")),
+        None => (url.strip_prefix("http://")?, String::new()),
+    };
+    let has_port = authority.rsplit(':').next().is_some_and(|p| p.parse::<u16>().is_ok());
+    let address = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+    let mut stream = TcpStream::connect_timeout(&address.to_socket_addrs().ok()?.next()?, PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    // HTTP/1.0: the answer comes unchunked and ends with the connection.
+    write!(stream, "GET {path}/v1/models HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.take(LONGEST_LIST).read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split_whitespace().nth(1)?;
+    let list: serde_json::Value = serde_json::from_str(body).ok().filter(|_| status == "200")?;
+    Some(list.get("data")?.get(0)?.get("id")?.as_str()?.to_owned())
 }
 
 /// Runs the measurement and prints a table or JSON.
@@ -234,4 +260,39 @@ fn print_comparisons(rows: &[(u32, Comparison)]) {
         }
     }
     println!("{table}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// The model found at a server that gives `answer`.
+    fn found(answer: &'static str) -> Option<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 512];
+            let n = stream.read(&mut request).unwrap();
+            assert!(request[..n].starts_with(b"GET /v1/models HTTP/1.0\r\n"));
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        let model = listed_model(&url);
+        server.join().unwrap();
+        model
+    }
+
+    #[test]
+    fn the_first_listed_model_is_asked_for() {
+        let list =
+            "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"data\":[{\"id\":\"tiny\"},{\"id\":\"other\"}]}";
+        assert_eq!(found(list).as_deref(), Some("tiny"));
+        for empty in
+            ["HTTP/1.1 200 OK\r\n\r\n{\"data\":[]}", "HTTP/1.1 404 Not Found\r\n\r\n{}", "", "\r\n\r\n"]
+        {
+            assert_eq!(found(empty), None, "{empty}");
+        }
+        assert_eq!(listed_model("http://127.0.0.1:1"), None);
+    }
 }
