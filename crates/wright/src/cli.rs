@@ -97,8 +97,8 @@ pub struct Build {
     /// Ledger: a file path or sqlite:PATH [default: in the user's data folder]
     #[arg(long)]
     pub ledger: Option<String>,
-    /// Start from promoted kernel recipes in this folder (kernels/)
-    #[arg(long)]
+    /// Start from promoted kernel recipes in this folder (not in this version: the ledger carries what was found)
+    #[arg(long, value_parser = seeds_later)]
     pub seed_from: Option<PathBuf>,
     /// Print the result as JSON on stdout
     #[arg(long)]
@@ -296,6 +296,11 @@ pub struct EngineWorker {
     pub mode: String,
     /// File that logits are written to
     pub logits: PathBuf,
+}
+
+/// Refused rather than ignored.
+fn seeds_later(_: &str) -> Result<PathBuf, String> {
+    Err("not in this version; builds of one --ledger start from what it knows".to_owned())
 }
 
 /// `90s`, `10m`, `1h`, or plain seconds.
