@@ -72,7 +72,15 @@ pub fn sandbox_layers() -> Result<Vec<String>> {
     let empty = probes.iter().find(|p| p.name == "barrier_ns").context("no empty probe")?;
     let target = Target::portable(std::env::consts::ARCH, 1);
     let artifact = builder()?.build(&empty.source, &target)?;
-    let config = WorkerConfig::new(helper()?, Vec::new());
+    let config = workers(Vec::new())?;
     let worker = Worker::start(&config, &artifact, &target, 1, &[])?;
     Ok(worker.layers().clone())
+}
+
+/// How workers are started. This program's allocator reserves address space at its start, so the limit on address
+/// space leaves room for that; it bounds what is reserved, not what is used.
+pub fn workers(processors: Vec<usize>) -> Result<WorkerConfig> {
+    let mut config = WorkerConfig::new(helper()?, processors);
+    config.memory_bytes = 6 << 30;
+    Ok(config)
 }

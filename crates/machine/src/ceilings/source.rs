@@ -39,62 +39,36 @@ pub unsafe extern "C" fn kernel(args: *const ArgsV1, _phase: u32, thread: u32, t
 
 /// Share of the weights slot of a thread, in steps of 512 bytes.
 const SHARE: &str = r#"
+    // A zero divisor would bring in the panic machinery.
+    let threads = if threads == 0 { 1 } else { threads };
     let steps = a.tensors[1].bytes / 512;
     let mut p = a.tensors[1].data.add((steps * thread as u64 / threads as u64 * 512) as usize);
     let end = a.tensors[1].data.add((steps * (thread as u64 + 1) / threads as u64 * 512) as usize);
 "#;
 
-const STREAM_512: &str = r#"
-    let mut s = [_mm512_setzero_si512(); 8];
-    while p < end {
-        let mut i = 0;
-        while i < 8 {
-            _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(4096 + i * 64) as *const i8);
-            s[i] = _mm512_add_epi32(s[i], _mm512_load_si512(p.add(i * 64) as *const _));
-            i += 1;
-        }
-        p = p.add(512);
+/// The reading loop for vectors of `width` bytes: named accumulators and no indexing, so that no bounds check (and no
+/// panic machinery) remains.
+fn stream(width: usize, zero: &str, add: &str, load: &str, xor: &str, store: &str) -> String {
+    let mut body = SHARE.to_owned();
+    for i in 0..8 {
+        body += &format!("    let mut s{i} = {zero};\n");
     }
-    let mut i = 1;
-    while i < 8 { s[0] = _mm512_xor_si512(s[0], s[i]); i += 1; }
-    _mm512_store_si512(out as *mut _, s[0]);
-}
-"#;
-
-const STREAM_256: &str = r#"
-    let mut s = [_mm256_setzero_si256(); 8];
-    while p < end {
-        let mut i = 0;
-        while i < 16 {
-            if i % 2 == 0 { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(4096 + i * 32) as *const i8); }
-            s[i % 8] = _mm256_add_epi32(s[i % 8], _mm256_load_si256(p.add(i * 32) as *const _));
-            i += 1;
+    body += "    while p < end {\n";
+    for at in (0..512).step_by(width) {
+        let s = (at / width) % 8;
+        if at % 64 == 0 {
+            body += &format!("        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add({}) as *const i8);\n", 4096 + at);
         }
-        p = p.add(512);
+        body += &format!("        s{s} = {add}(s{s}, {load}(p.add({at}) as *const _));\n");
     }
-    let mut i = 1;
-    while i < 8 { s[0] = _mm256_xor_si256(s[0], s[i]); i += 1; }
-    _mm256_store_si256(out as *mut _, s[0]);
-}
-"#;
-
-const STREAM_128: &str = r#"
-    let mut s = [_mm_setzero_si128(); 8];
-    while p < end {
-        let mut i = 0;
-        while i < 32 {
-            s[i % 8] = _mm_add_epi32(s[i % 8], _mm_load_si128(p.add(i * 16) as *const _));
-            i += 1;
-        }
-        p = p.add(512);
+    body += "        p = p.add(512);\n    }\n";
+    for i in 1..8 {
+        body += &format!("    s0 = {xor}(s0, s{i});\n");
     }
-    let mut i = 1;
-    while i < 8 { s[0] = _mm_xor_si128(s[0], s[i]); i += 1; }
-    _mm_store_si128(out as *mut _, s[0]);
+    body + &format!("    {store}(out as *mut _, s0);\n}}\n")
 }
-"#;
 
-/// Sixteen independent accumulators hide the latency of any of these instructions.
+/// Twelve independent accumulators hide the latency of any of these instructions.
 fn registers(zero: &str, value: &str, step: &str, combine: &str, store: &str) -> String {
     let mut body = String::new();
     for i in 0..12 {
@@ -146,14 +120,19 @@ pub fn probes(available: &BTreeSet<Feature>) -> Vec<Probe> {
     use Feature::{AmxInt8, Avx2, Avx512, Avx512Vnni};
     let has = |f: Feature| available.contains(&f);
     let mut all = Vec::new();
-    let (isa, stream): (&[Feature], &str) = if has(Avx512) {
-        (&[Avx2, Avx512], STREAM_512)
+    let (isa, stream): (&[Feature], String) = if has(Avx512) {
+        let zero = "_mm512_setzero_si512()";
+        let rest = ["_mm512_add_epi32", "_mm512_load_si512", "_mm512_xor_si512", "_mm512_store_si512"];
+        (&[Avx2, Avx512], stream(64, zero, rest[0], rest[1], rest[2], rest[3]))
     } else if has(Avx2) {
-        (&[Avx2], STREAM_256)
+        let zero = "_mm256_setzero_si256()";
+        let rest = ["_mm256_add_epi32", "_mm256_load_si256", "_mm256_xor_si256", "_mm256_store_si256"];
+        (&[Avx2], stream(32, zero, rest[0], rest[1], rest[2], rest[3]))
     } else {
-        (&[], STREAM_128)
+        let zero = "_mm_setzero_si128()";
+        let rest = ["_mm_add_epi32", "_mm_load_si128", "_mm_xor_si128", "_mm_store_si128"];
+        (&[], stream(16, zero, rest[0], rest[1], rest[2], rest[3]))
     };
-    let stream = format!("{SHARE}{stream}");
     all.push(probe("stream_bytes_per_s", isa, Work::Bytes { bytes: LARGE }, &stream));
     all.push(probe("stream_cached_bytes_per_s", isa, Work::Bytes { bytes: CACHED }, &stream));
     let fma = if has(Avx512) {

@@ -26,7 +26,7 @@ use evidence::{Content, Digest, Machine, Point};
 use judge::{Judge, JudgeConfig, MeasuredCeilings, Secret};
 use ledger::{BuildEvent, BuildHeader, BuildId, Fold, Ledger, Options};
 use plan::Target;
-use sandbox::{Builder, WorkerConfig};
+use sandbox::Builder;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ impl Site {
     /// A judge of this run; the digest of its secret must be posted before it evaluates.
     pub fn judge(&self, secret: Secret) -> Result<Judge> {
         let processors = kernel_abi::allowed_processors()?;
-        let workers = WorkerConfig::new(workshop::helper()?, processors);
+        let workers = workshop::workers(processors)?;
         let machine = self.machine.id().digest();
         Ok(Judge::new(JudgeConfig::new(
             self.builder.clone(),

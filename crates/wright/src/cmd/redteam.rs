@@ -7,7 +7,6 @@ use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use evidence::Content;
 use judge::redteam::{Caught, Finding, Report};
 use judge::{Effort, Judge, JudgeConfig, Secret};
-use sandbox::WorkerConfig;
 use std::time::Duration;
 
 /// Longest detail in the table; JSON has it whole.
@@ -39,7 +38,7 @@ fn judge() -> Result<Judge> {
     let builder = workshop::builder()?;
     let machine = workshop::machine(&builder, &workshop::features(&[]))?;
     let processors = kernel_abi::allowed_processors().context("reading which processors may be used")?;
-    let workers = WorkerConfig::new(workshop::helper()?, processors);
+    let workers = workshop::workers(processors)?;
     let secret = Secret::draw().context("drawing the run's secret")?;
     let mut config = JudgeConfig::new(builder, workers, secret, machine.id().digest(), machine.ceilings);
     // No time that is taken here is believed, so a busy machine must not make an evaluation inconclusive.

@@ -244,7 +244,7 @@ pub struct Distance {
 
 /// Times on a log axis: portable, champion and the measured floor.
 pub fn roofline(list: &[Distance]) -> String {
-    let (w, row, top, left, right) = (1060.0, 24.0, 34.0, 190.0, 170.0);
+    let (w, row, top, left, right) = (1060.0, 24.0, 34.0, 190.0, 210.0);
     let h = top + row * list.len() as f64 + 14.0;
     let values =
         || list.iter().flat_map(|d| [d.baseline, Some(d.now), d.floor]).flatten().filter(|v| *v > 0.0);

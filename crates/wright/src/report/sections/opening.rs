@@ -32,6 +32,8 @@ pub fn header(source: &Source, links: &Links, tasks: &[TaskStory]) -> String {
     let mut tiles = String::new();
     if let Some(summary) = &source.summary {
         speed_tiles(&mut tiles, source, summary, links);
+        let _ = write!(out, "<div class=\"tiles\">{tiles}</div>");
+        tiles.clear();
         quality_tile(&mut tiles, summary, links);
         memory_tile(&mut tiles, summary);
     }
@@ -82,38 +84,47 @@ fn facts(source: &Source) -> Vec<String> {
 fn speed_tiles(out: &mut String, source: &Source, summary: &Summary, links: &Links) {
     for row in summary.table.iter().filter(|r| r.engine == "champion" && r.tokens_per_s.is_finite()) {
         let name = format!("Concurrency {}", row.concurrency);
-        let evidence = links.all(&evidence(source, row));
+        let evidence = cited(links, &evidence(source, row));
         match summary.row("portable", row.concurrency).filter(|p| p.tokens_per_s > 0.0) {
             Some(p) => {
                 let small = format!(
-                    "{} output tokens/s, portable {}<br>{evidence}",
+                    "{} output tokens/s, portable {}{evidence}",
                     number(row.tokens_per_s),
                     number(p.tokens_per_s)
                 );
                 tile(
                     out,
                     "hero",
-                    &format!("{name}, vs portable"),
+                    &format!("{name}, against portable"),
                     &times(row.tokens_per_s / p.tokens_per_s),
                     &small,
                 );
             }
             None => {
-                tile(out, "hero", &name, &number(row.tokens_per_s), &format!("output tokens/s<br>{evidence}"))
+                tile(out, "hero", &name, &number(row.tokens_per_s), &format!("output tokens/s{evidence}"))
             }
         }
     }
 }
 
+/// Links on a line of their own; nothing where there is no evidence.
+fn cited<'a>(links: &Links, ids: impl IntoIterator<Item = &'a String>) -> String {
+    let mut ids = ids.into_iter().filter(|i| !i.is_empty()).peekable();
+    if ids.peek().is_none() {
+        return String::new();
+    }
+    format!("<br>{}", links.all(ids))
+}
+
 fn quality_tile(out: &mut String, summary: &Summary, links: &Links) {
     let Some(q) = summary.quality.as_ref().filter(|q| q.kl.is_finite() && q.tokens > 0) else { return };
-    let bound = q.bound_kl.map_or(String::new(), |b| format!("nats per token, bound {}", number(b)));
+    let bound = q.bound_kl.map_or(String::new(), |b| format!(", bound {}", number(b)));
     tile(
         out,
         "",
         "KL from the f32 reference",
         &number(q.kl),
-        &format!("{bound}<br>{}", links.all([&q.evidence])),
+        &format!("nats per token{bound}{}", cited(links, [&q.evidence])),
     );
 }
 
@@ -154,7 +165,7 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
     let most = rows.iter().map(|r| r.tokens_per_s).filter(|v| v.is_finite()).fold(0.0, f64::max);
     let mut body = String::from(
         "<p class=\"lead\">Output tokens per second, all requests together. Raw samples of every cell are in build.json.</p>\
-         <div class=\"panel scroll\"><table><thead><tr><th class=\"n\">Concurrency</th><th>Engine</th><th class=\"n\">Tokens/s</th><th></th>\
+         <div class=\"panel scroll\"><table><thead><tr><th class=\"n\">Concurrency</th><th>Engine</th><th class=\"n\">Tokens/s</th><th></th><th class=\"n\">vs portable</th>\
          <th class=\"n\">Prompt + output</th><th class=\"n\">Requests</th><th class=\"n\">TTFT ms</th><th class=\"n\">ITL ms</th>\
          <th class=\"n\">Memory</th><th>Evidence</th></tr></thead><tbody>",
     );
@@ -170,11 +181,12 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
         let memory = if r.memory_bytes > 0 { megabytes(r.memory_bytes) } else { "–".to_owned() };
         let _ = write!(
             body,
-            "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"n\"><b>{}</b></td><td>{bar}</td><td class=\"n\">{} + {}</td>\
+            "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"n\"><b>{}</b></td><td>{bar}</td><td class=\"n\">{}</td><td class=\"n\">{} + {}</td>\
              <td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{memory}</td><td>{}</td></tr>",
             r.concurrency,
             escape(&r.engine),
             number(r.tokens_per_s),
+            ratio(summary, r),
             r.prompt_tokens,
             r.output_tokens,
             r.requests,
@@ -189,6 +201,15 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
                  the ratio compares rates, not equal work.</p>";
     }
     Some(Section { anchor: "speed", title: "Speed", body })
+}
+
+/// A row against the portable one of its concurrency.
+fn ratio(summary: &Summary, row: &Row) -> String {
+    let portable = summary.row("portable", row.concurrency).filter(|p| p.tokens_per_s > 0.0);
+    match (row.engine.as_str(), portable) {
+        ("portable", _) | (_, None) => String::new(),
+        (_, Some(p)) => times(row.tokens_per_s / p.tokens_per_s),
+    }
 }
 
 /// Whether champion and portable rows differ in their workload.

@@ -4,7 +4,7 @@ use crate::report::chart::{self, Distance};
 use crate::report::html::{Links, clip, escape, number, time, times};
 use crate::report::page::Section;
 use crate::report::source::Source;
-use crate::report::story::{TaskStory, confirmation, first_row};
+use crate::report::story::{TaskStory, confirmation, first_row, place};
 use crate::report::summary::{Operation, Step};
 use evidence::Id;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub fn roofline(source: &Source, tasks: &[TaskStory], links: &Links) -> Option<S
     let operations = source.summary.as_ref().map_or(&[][..], |s| &s.operations);
     let mut operations: Vec<&Operation> =
         operations.iter().filter(|o| o.ns.is_finite() && o.ns > 0.0).collect();
-    operations.sort_by(|a, b| (&a.name, first_row(&a.rows)).cmp(&(&b.name, first_row(&b.rows))));
+    operations.sort_by_key(|o| (place(&o.name), &o.name, first_row(&o.rows)));
     let mut list: Vec<Distance> = operations.iter().map(|o| distance(o)).collect();
     if list.is_empty() {
         list = tasks.iter().filter(|t| t.name != "engine").filter_map(from_story).collect();

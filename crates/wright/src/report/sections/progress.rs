@@ -74,7 +74,9 @@ pub fn matrix(source: &Source, tasks: &[TaskStory], links: &Links) -> Option<Sec
         .iter()
         .for_each(|c| body += &format!("<th>{} {}</th>", escape(c), if *c == "1" { "row" } else { "rows" }));
     body += "</tr></thead><tbody>";
-    for name in kernels.iter().map(|t| t.name.as_str()).collect::<BTreeSet<_>>() {
+    let mut names: Vec<&str> = kernels.iter().map(|t| t.name.as_str()).collect();
+    names.dedup();
+    for name in names {
         let _ = write!(body, "<tr><th>{}</th>", escape(name));
         for column in &columns {
             let Some(t) = cells.get(&(name, *column)) else {
@@ -123,11 +125,12 @@ pub fn stairs(tasks: &[TaskStory], links: &Links) -> Option<Section> {
             if task.rows.is_empty() { String::new() } else { format!(", rows {}", escape(&task.rows)) };
         let _ = write!(
             body,
-            "<details{}><summary>{}{rows}<span class=\"sub\">{} in {} changes</span></summary>",
+            "<details{}><summary>{}{rows}<span class=\"sub\">{} in {} change{}</span></summary>",
             if n < 2 { " open" } else { "" },
             escape(&task.name),
             times(task.speedup()),
-            task.steps.len() - 1
+            task.steps.len() - 1,
+            if task.steps.len() == 2 { "" } else { "s" }
         );
         if let Some(base) = task.baseline_ns {
             let _ = write!(body, "<div class=\"scroll\">{}</div>", chart::staircase(&treads(task, base)));
