@@ -73,14 +73,15 @@ pub fn tasks(source: &Source) -> Vec<TaskStory> {
         })
         .map(|(id, task)| story(fold, *id, task, planned.get(id).copied(), &observed))
         .collect();
-    all.sort_by(|a, b| (place(&a.name), &a.name, a.first_row()).cmp(&(place(&b.name), &b.name, b.first_row())));
+    all.sort_by(|a, b| {
+        (place(&a.name), &a.name, a.first_row()).cmp(&(place(&b.name), &b.name, b.first_row()))
+    });
     all
 }
 
 /// Where an operation stands in a pass; unknown ones last.
 pub fn place(name: &str) -> usize {
-    const PASS: [&str; 9] =
-        ["embed", "norm", "qkv", "rope_kv", "attention", "o", "gate_up", "down", "head"];
+    const PASS: [&str; 9] = ["embed", "norm", "qkv", "rope_kv", "attention", "o", "gate_up", "down", "head"];
     PASS.iter().position(|n| *n == name).unwrap_or(PASS.len())
 }
 

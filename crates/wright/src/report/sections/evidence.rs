@@ -18,7 +18,7 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
         source.fold.evidence.values().flatten().map(|s| (s.id.to_string(), s)).collect();
     let mut body = String::from(
         "<p class=\"lead\">What the numbers above rest on. <code>wright ledger show ID</code> prints an entry whole, raw samples included; \
-         <code>wright verify</code> measures a bundle’s claims again.</p><div class=\"panel scroll\"><table><thead><tr><th>Evidence</th><th>Candidate</th><th>Phase</th>\
+         <code>wright verify</code> measures a bundle’s claims again.</p><div class=\"panel tall\"><table><thead><tr><th>Evidence</th><th>Candidate</th><th>Phase</th>\
          <th>Outcome</th><th>Samples</th><th>Checked before timing</th><th>Protocol</th><th>Sandbox layers</th></tr></thead><tbody>",
     );
     for id in &cited {

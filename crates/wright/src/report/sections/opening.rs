@@ -171,10 +171,9 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
     );
     for r in rows {
         let class = ["reference", "portable", "champion"][order(&r.engine).min(2)];
-        let width =
-            if r.tokens_per_s.is_finite() && most > 0.0 { 150.0 * r.tokens_per_s / most } else { 0.0 };
+        let width = if r.tokens_per_s.is_finite() && most > 0.0 { 96.0 * r.tokens_per_s / most } else { 0.0 };
         let bar = format!(
-            "<svg width=\"150\" height=\"12\"><rect class=\"{class}\" width=\"{:.1}\" height=\"12\" rx=\"2\"/></svg>",
+            "<svg width=\"96\" height=\"12\"><rect class=\"{class}\" width=\"{:.1}\" height=\"12\" rx=\"2\"/></svg>",
             width.max(1.0)
         );
         let median = |v: &[f64]| statistics::median(v).map_or("–".to_owned(), number);

@@ -125,7 +125,7 @@ pub fn candidates(source: &Source, links: &Links) -> Option<Section> {
     let mut body = format!(
         "<p class=\"lead\">The last {} of {} candidates, newest first. <code>wright explain ID</code> shows source and lineage.</p>\
          <input id=\"filter\" type=\"search\" placeholder=\"Filter: operation, proposer, verdict, words of a hypothesis\" aria-label=\"Filter candidates\">\
-         <div class=\"panel scroll\"><table id=\"candidates\"><thead><tr><th>Candidate</th><th>Operation</th><th>Proposer</th><th>Verdict</th>\
+         <div class=\"panel tall\"><table id=\"candidates\"><thead><tr><th>Candidate</th><th>Operation</th><th>Proposer</th><th>Verdict</th>\
          <th>Hypothesis</th><th>Change</th><th>Evidence</th></tr></thead><tbody>",
         all.len().min(RECENT),
         all.len()
