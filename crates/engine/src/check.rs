@@ -150,6 +150,7 @@ impl<'a> Checker<'a> {
             return Err(self.refuse(format!("operation `{name}`"), problem));
         }
         self.check_heads(name, operation)?;
+        let most = self.most_rows(name);
         let mut next = 1;
         let mut buckets: Vec<_> = planned.kernels.iter().collect();
         buckets.sort_by_key(|b| b.rows.low);
@@ -164,13 +165,21 @@ impl<'a> Checker<'a> {
                 let problem = format!("kernel `{}` is not in the manifest", bucket.kernel);
                 self.refuse(place.clone(), problem)
             })?;
-            self.check_kernel(&place, &bucket.kernel, entry, operation, bucket.rows.high)?;
+            self.check_kernel(&place, &bucket.kernel, entry, operation, bucket.rows.high.min(most))?;
         }
-        if next <= self.sizes.max_rows {
-            let problem = format!("no kernel for {next} rows (a pass has up to {})", self.sizes.max_rows);
+        if next <= most {
+            let problem = format!("no kernel for {next} rows (a pass has up to {most})");
             return Err(self.refuse(format!("operation `{name}`"), problem));
         }
         Ok(())
+    }
+
+    /// Most rows that the steps of an operation work on: those whose logits are wanted, or all of a pass.
+    fn most_rows(&self, name: &str) -> u32 {
+        let all = self.plan.steps.iter().any(|step| {
+            matches!(step, Step::Run { operation, rows, .. } if operation == name && *rows == RowSet::All)
+        });
+        if all { self.sizes.max_rows } else { self.sizes.logit_rows }
     }
 
     fn check_kernel(
@@ -187,7 +196,7 @@ impl<'a> Checker<'a> {
             format!("kernel `{name}` is made for {}, the plan for {}", entry.target, self.plan.target)
         } else if entry.launch.phases == 0 {
             format!("kernel `{name}` has no phase")
-        } else if entry.launch.max_rows < high.min(self.sizes.max_rows) {
+        } else if entry.launch.max_rows < high {
             format!("kernel `{name}` takes up to {} rows", entry.launch.max_rows)
         } else if entry.launch.max_threads < self.sizes.threads {
             format!(

@@ -24,7 +24,7 @@ pub struct Sizes {
 }
 
 /// Logit rows beyond one for each sequence, so that prompt log probabilities do not go row by row.
-const SPARE_LOGIT_ROWS: u32 = 32;
+pub const SPARE_LOGIT_ROWS: u32 = 32;
 
 impl Sizes {
     /// Sizes for a plan under options.

@@ -58,7 +58,12 @@ pub fn measure(
         let kernel = unsafe { Kernel::from_bytes(probe.name, &artifact.bytes) }.map_err(run)?;
         let mut alone = 0.0;
         for t in 1..=threads {
-            let mut value = sample(&probe, &kernel, t).map_err(run)?;
+            // On a thread of its own: the pool pins its owner, and the caller must stay free.
+            let own = std::thread::scope(|scope| scope.spawn(|| sample(&probe, &kernel, t)).join());
+            let mut value = match own {
+                Ok(value) => value.map_err(run)?,
+                Err(panic) => std::panic::resume_unwind(panic),
+            };
             if let Work::Operations { .. } = probe.work {
                 // Registers only: cores do not get in each other's way, and a neighbour's load must not lower a ceiling.
                 value = value.max(alone * f64::from(t));

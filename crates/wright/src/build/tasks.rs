@@ -34,7 +34,12 @@ pub fn tasks(
     let mut all = Vec::new();
     for (name, operation) in emit::operations(shape, choices) {
         let logits = name == emit::compose::name::HEAD;
-        let most = if logits { choices.batching.max_sequences } else { choices.batching.max_rows };
+        let batching = &choices.batching;
+        let most = if logits {
+            (batching.max_sequences + engine::sizes::SPARE_LOGIT_ROWS).min(batching.max_rows)
+        } else {
+            batching.max_rows
+        };
         let class = class_of(&operation, target)?;
         let buckets: Vec<RowBucket> = if searchable(&operation, target) {
             RowBucket::ALL.into_iter().filter(|b| b.low <= most).collect()

@@ -47,8 +47,9 @@ fn commands() -> impl Iterator<Item = Result<Command>> {
 
 fn ready(vocab: u32) -> Result<()> {
     // Everything is loaded and all threads run: from here on nothing needs files, sockets or new processes.
+    let resident = resident_bytes();
     let layers = sandbox::confine_engine().context("confining the engine worker")?;
-    say(&Reply::Ready { resident: resident_bytes(), layers, vocab })
+    say(&Reply::Ready { resident, layers, vocab })
 }
 
 fn executor(bundle: &Path, mut options: EngineOptions, mut file: File) -> Result<()> {

@@ -164,16 +164,16 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
     rows.sort_by_key(|r| (r.concurrency, order(&r.engine)));
     let most = rows.iter().map(|r| r.tokens_per_s).filter(|v| v.is_finite()).fold(0.0, f64::max);
     let mut body = String::from(
-        "<p class=\"lead\">Output tokens per second, all requests together. Raw samples of every cell are in build.json.</p>\
-         <div class=\"panel scroll\"><table><thead><tr><th class=\"n\">Concurrency</th><th>Engine</th><th class=\"n\">Tokens/s</th><th></th><th class=\"n\">vs portable</th>\
-         <th class=\"n\">Prompt + output</th><th class=\"n\">Requests</th><th class=\"n\">TTFT ms</th><th class=\"n\">ITL ms</th>\
+        "<p class=\"lead\">Output tokens per second of all requests together, at the given number of open requests. Raw samples of every cell are in build.json.</p>\
+         <div class=\"panel scroll\"><table><thead><tr><th class=\"n\">Open</th><th>Engine</th><th class=\"n\">Tokens/s</th><th></th><th class=\"n\">vs portable</th>\
+         <th class=\"n\">Tokens in + out</th><th class=\"n\">Requests</th><th class=\"n\">TTFT ms</th><th class=\"n\">ITL ms</th>\
          <th class=\"n\">Memory</th><th>Evidence</th></tr></thead><tbody>",
     );
     for r in rows {
         let class = ["reference", "portable", "champion"][order(&r.engine).min(2)];
-        let width = if r.tokens_per_s.is_finite() && most > 0.0 { 96.0 * r.tokens_per_s / most } else { 0.0 };
+        let width = if r.tokens_per_s.is_finite() && most > 0.0 { 72.0 * r.tokens_per_s / most } else { 0.0 };
         let bar = format!(
-            "<svg width=\"96\" height=\"12\"><rect class=\"{class}\" width=\"{:.1}\" height=\"12\" rx=\"2\"/></svg>",
+            "<svg width=\"72\" height=\"12\"><rect class=\"{class}\" width=\"{:.1}\" height=\"12\" rx=\"2\"/></svg>",
             width.max(1.0)
         );
         let median = |v: &[f64]| statistics::median(v).map_or("–".to_owned(), number);
