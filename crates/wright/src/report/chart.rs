@@ -386,8 +386,11 @@ pub fn ecdf(series: &[(&str, &str, &[f64])], label: &str) -> Option<String> {
     Some(svg(w, h, label, &body))
 }
 
-/// Horizontal bars in parts. Rows are (label, parts as (class, count, name)).
-pub fn stacked(rows: &[(String, Vec<(&str, u64, &str)>)]) -> String {
+/// A part of a bar: style class, count, and what is counted.
+pub type Part = (&'static str, u64, &'static str);
+
+/// Horizontal bars in parts, each with its label.
+pub fn stacked(rows: &[(String, Vec<Part>)]) -> String {
     let (w, row, left, right) = (1060.0, 30.0, 150.0, 60.0);
     let most = rows.iter().map(|r| r.1.iter().map(|p| p.1).sum::<u64>()).max().unwrap_or(0).max(1);
     let x = Scale::linear(0.0, most as f64, 0.0, w - left - right);

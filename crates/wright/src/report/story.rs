@@ -212,7 +212,7 @@ pub fn overall(tasks: &[TaskStory]) -> Vec<(u64, u64, f64)> {
     for (n, task) in counted.iter().enumerate() {
         moves.extend(task.steps.iter().skip(1).map(|s| (s.evaluation, s.at_ms, n, s.speedup)));
     }
-    moves.sort_by(|a, b| (a.0, a.1, a.2).cmp(&(b.0, b.1, b.2)));
+    moves.sort_by_key(|m| (m.0, m.1, m.2));
     let mut now = vec![1.0; counted.len()];
     let mut points = Vec::new();
     for (evaluation, at_ms, n, speedup) in moves {

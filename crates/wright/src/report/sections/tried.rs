@@ -93,7 +93,7 @@ pub fn counts(source: &Source) -> Option<Section> {
     Some(Section { anchor: "tried", title: "What was tried", body })
 }
 
-fn reasons(fold: &Fold) -> Vec<(String, Vec<(&'static str, u64, &'static str)>)> {
+fn reasons(fold: &Fold) -> Vec<(String, Vec<chart::Part>)> {
     let mut refused: BTreeMap<Reason, u64> = BTreeMap::new();
     let mut faults: BTreeMap<Fault, u64> = BTreeMap::new();
     for s in fold.statistics.values() {
