@@ -13,11 +13,11 @@ const MARGIN: f64 = 0.8;
 
 impl MeasuredCeilings {
     fn rate(&self, name: &str, threads: u32) -> f64 {
-        // Fewer measured threads than asked for: the most that there are.
+        // The most that any thread count showed, scaled: a reading taken on a busy machine is too low, and a ceiling
+        // that is too low would refuse honest kernels.
         (1..=threads)
-            .rev()
-            .find_map(|t| self.0.get(&format!("{name}_t{t}")).map(|v| v * f64::from(threads) / f64::from(t)))
-            .unwrap_or(0.0)
+            .filter_map(|t| self.0.get(&format!("{name}_t{t}")).map(|v| v * f64::from(threads) / f64::from(t)))
+            .fold(0.0, f64::max)
     }
 
     /// Ceilings for a number of threads. Weights are taken to come from the last-level cache: that bounds what a kernel

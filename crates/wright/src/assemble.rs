@@ -28,15 +28,22 @@ pub fn generator(name: &str) -> Result<&'static dyn Generator> {
     kernels::generators::generator(name).ok_or_else(|| anyhow!("generator '{name}' is not in this version"))
 }
 
-/// The portable recipe of an operation: plain code, one kernel for all row counts.
-pub fn portable_recipe(operation: &Operation, max_rows: u32) -> Result<Recipe> {
-    let target = portable_target();
+/// The portable recipe of an operation for some rows, for a target: plain code.
+pub fn portable_recipe(
+    operation: &Operation,
+    rows: RowBucket,
+    target: &Target,
+    max_rows: u32,
+) -> Result<Recipe> {
+    let plain = portable_target();
     for g in kernels::generators::generators() {
-        if let Some(point) = g.start(operation, ANY_ROWS, &target) {
+        if g.start(operation, rows, &plain).is_some()
+            && let Some(point) = g.start(operation, rows, target)
+        {
             return Ok(Recipe {
                 generator: g.name().to_owned(),
                 point,
-                rows: ANY_ROWS,
+                rows,
                 max_rows,
                 candidate: None,
                 decision: None,
@@ -113,7 +120,7 @@ pub fn portable_set(
     let target = portable_target();
     let mut set = KernelSet::default();
     for (name, operation) in operations {
-        let recipe = portable_recipe(operation, max_rows)?;
+        let recipe = portable_recipe(operation, ANY_ROWS, &target, max_rows)?;
         set.add(name, operation, &target, &recipe, builder)?;
     }
     Ok(set)

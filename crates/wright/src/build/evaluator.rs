@@ -19,11 +19,12 @@ pub struct JudgeEvaluator {
     known: BTreeMap<Id<Candidate>, Vec<Evidence>>,
     ahead: Sender<(String, plan::Target)>,
     queued: BTreeSet<String>,
+    machine: evidence::Digest,
 }
 
 impl JudgeEvaluator {
     /// An evaluator with its compile lane.
-    pub fn new(judge: Judge, tasks: BTreeMap<Id<evidence::Task>, PlannedTask>) -> Result<Self> {
+    pub fn new(judge: Judge, machine: evidence::Digest) -> Result<Self> {
         let (ahead, sources) = channel::<(String, plan::Target)>();
         let builder: Builder = judge.builder().clone();
         let lane = Lane::of_machine();
@@ -35,7 +36,7 @@ impl JudgeEvaluator {
                 let _ = builder.build(&source, &target);
             }
         })?;
-        Ok(Self { judge, tasks, known: BTreeMap::new(), ahead, queued: BTreeSet::new() })
+        Ok(Self { judge, tasks: BTreeMap::new(), known: BTreeMap::new(), ahead, queued: BTreeSet::new(), machine })
     }
 
     /// Adds tasks (of another plan).
@@ -67,13 +68,54 @@ impl JudgeEvaluator {
         }
     }
 
+    fn unmade(
+        &mut self,
+        planned: &PlannedTask,
+        proposal: &Proposal,
+        standing: &Standing,
+        error: &anyhow::Error,
+    ) -> Evaluation {
+        let seen = Evidence {
+            candidate: proposal.id,
+            against: standing.champion.as_ref().map(Content::id),
+            phase: Phase::Screen,
+            protocol: evidence::Protocol {
+                version: judge::PROTOCOL.to_owned(),
+                seed: String::new(),
+                secret_digest: self.judge.secret_digest(),
+                corpus: "none".to_owned(),
+                layers: Vec::new(),
+                toolchain: self.judge.builder().toolchain().describe(&planned.task.target),
+            },
+            machine: self.machine,
+            outcome: Outcome::Stopped(evidence::Stop::Rejected(evidence::Rejection {
+                reason: evidence::Reason::Build,
+                detail: format!("{error:#}"),
+            })),
+        };
+        let decision = evidence::Decision {
+            task: proposal.task,
+            champion: seen.against,
+            challenger: proposal.id,
+            read: vec![seen.id()],
+            verdict: Verdict::Refuse,
+            rule: judge::RULE.to_owned(),
+            lesson: None,
+        };
+        Evaluation { evidence: vec![seen], decision }
+    }
+
     fn judge_one(&mut self, proposal: &Proposal, standing: &Standing) -> Result<Evaluation> {
         let planned = self
             .tasks
             .get(&proposal.task)
             .cloned()
             .ok_or_else(|| anyhow!("task {} is not of this build", proposal.task.short()))?;
-        let (submission, class) = self.submission(&planned, proposal.id, &proposal.candidate.change)?;
+        let (submission, class) = match self.submission(&planned, proposal.id, &proposal.candidate.change) {
+            Ok(made) => made,
+            // A recipe that makes no source is the candidate's fault, like source that does not compile.
+            Err(error) => return Ok(self.unmade(&planned, proposal, standing, &error)),
+        };
         let champion = match &standing.champion {
             Some(c) => Some(self.submission(&planned, c.id(), &c.change)?),
             None => None,

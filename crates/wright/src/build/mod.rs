@@ -132,7 +132,7 @@ pub fn run(args: &Build) -> Result<()> {
         Budget { wall: Some(budget.mul_f64(KERNELS)), evaluations: site.goal.budget.evaluations },
         spent,
     );
-    let mut judged = JudgeEvaluator::new(site.judge(secret)?, BTreeMap::new())?;
+    let mut judged = JudgeEvaluator::new(site.judge(secret)?, site.machine.id().digest())?;
     search_kernels(&site, &bench, &reference, &mut judged, &mut *ledger, &mut meter, &build.id)?;
 
     let left_before = Duration::from_millis(spent.wall_ms);
@@ -248,13 +248,13 @@ fn search_kernels(
         let lacks = |p: &&tasks::PlannedTask| fold.champions.get(judge::task_id(&p.task)).is_none();
         Ok(planned.iter().filter(lacks).count() as u64)
     };
-    for _ in 0..3 {
+    for _ in 0..8 {
         let lacking = missing(ledger)?;
         if lacking == 0 {
             return Ok(());
         }
         eprintln!("{lacking} tasks have no judged kernel yet: going on beyond the budget for those");
-        let budget = Budget { wall: None, evaluations: Some(2 * planned.len() as u64) };
+        let budget = Budget { wall: None, evaluations: Some(2 * lacking) };
         let mut more = Meter::new(budget, Default::default());
         swarm::run(&mut swarm, judged, ledger, &mut more, &mut clock, 3, None, &mut tell)?;
     }

@@ -55,7 +55,7 @@ pub fn tasks(
             let context = workload.prompt_tokens + workload.output_tokens / 2;
             let task = KernelTask::new(operation, rows, target.clone(), class.clone(), most, context);
             let passes = passes(workload, choices, rows, logits);
-            let baseline = assemble::portable_recipe(&operation, most)?;
+            let baseline = assemble::portable_recipe(&operation, rows, target, most)?;
             all.push(PlannedTask {
                 name: name.clone(),
                 task,
