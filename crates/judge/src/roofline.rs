@@ -16,7 +16,9 @@ impl MeasuredCeilings {
         // The most that any thread count showed, scaled: a reading taken on a busy machine is too low, and a ceiling
         // that is too low would refuse honest kernels.
         (1..=threads)
-            .filter_map(|t| self.0.get(&format!("{name}_t{t}")).map(|v| v * f64::from(threads) / f64::from(t)))
+            .filter_map(|t| {
+                self.0.get(&format!("{name}_t{t}")).map(|v| v * f64::from(threads) / f64::from(t))
+            })
             .fold(0.0, f64::max)
     }
 

@@ -57,7 +57,10 @@ fn stream(width: usize, zero: &str, add: &str, load: &str, xor: &str, store: &st
     for at in (0..512).step_by(width) {
         let s = (at / width) % 8;
         if at % 64 == 0 {
-            body += &format!("        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add({}) as *const i8);\n", 4096 + at);
+            body += &format!(
+                "        _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add({}) as *const i8);\n",
+                4096 + at
+            );
         }
         body += &format!("        s{s} = {add}(s{s}, {load}(p.add({at}) as *const _));\n");
     }

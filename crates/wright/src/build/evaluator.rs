@@ -36,7 +36,14 @@ impl JudgeEvaluator {
                 let _ = builder.build(&source, &target);
             }
         })?;
-        Ok(Self { judge, tasks: BTreeMap::new(), known: BTreeMap::new(), ahead, queued: BTreeSet::new(), machine })
+        Ok(Self {
+            judge,
+            tasks: BTreeMap::new(),
+            known: BTreeMap::new(),
+            ahead,
+            queued: BTreeSet::new(),
+            machine,
+        })
     }
 
     /// Adds tasks (of another plan).
@@ -51,7 +58,12 @@ impl JudgeEvaluator {
         }
     }
 
-    fn submission(&self, task: &PlannedTask, id: Id<Candidate>, change: &Change) -> Result<(Submission, String)> {
+    fn submission(
+        &self,
+        task: &PlannedTask,
+        id: Id<Candidate>,
+        change: &Change,
+    ) -> Result<(Submission, String)> {
         let t = &task.task;
         match change {
             Change::Recipe { generator, point, max_rows } => {
@@ -61,7 +73,8 @@ impl JudgeEvaluator {
                 Ok((submission, g.numeric_class(&t.operation)))
             }
             Change::Source { text, launch } => {
-                let launch = serde_json::from_str(launch).context("the launch description is no valid JSON")?;
+                let launch =
+                    serde_json::from_str(launch).context("the launch description is no valid JSON")?;
                 Ok((Submission { candidate: id, source: text.clone(), launch }, t.class.clone()))
             }
             Change::Plan { .. } => bail!("a plan is no kernel"),
@@ -120,17 +133,15 @@ impl JudgeEvaluator {
             Some(c) => Some(self.submission(&planned, c.id(), &c.change)?),
             None => None,
         };
-        let opponent = champion.as_ref().map(|(champion, class)| Opponent {
-            champion,
-            class,
-            tested: standing.tested,
-        });
+        let opponent =
+            champion.as_ref().map(|(champion, class)| Opponent { champion, class, tested: standing.tested });
         // The baseline is checked against its own class.
         let mut task = planned.task.clone();
         if champion.is_none() {
             task.class = class;
         }
-        let phases = if champion.is_none() { &[Phase::Confirm][..] } else { &[Phase::Screen, Phase::Confirm] };
+        let phases =
+            if champion.is_none() { &[Phase::Confirm][..] } else { &[Phase::Screen, Phase::Confirm] };
         let posed = planned.task.pose();
         let mut all = self.known.get(&proposal.id).cloned().unwrap_or_default();
         let mut fresh = Vec::new();
@@ -165,7 +176,8 @@ impl Evaluator for JudgeEvaluator {
     fn prepare(&mut self, upcoming: &[Proposal]) {
         for proposal in upcoming.iter().skip(1) {
             let Some(planned) = self.tasks.get(&proposal.task) else { continue };
-            let Ok((submission, _)) = self.submission(planned, proposal.id, &proposal.candidate.change) else {
+            let Ok((submission, _)) = self.submission(planned, proposal.id, &proposal.candidate.change)
+            else {
                 continue;
             };
             let target = planned.task.target.clone();
@@ -176,12 +188,7 @@ impl Evaluator for JudgeEvaluator {
         }
     }
 
-    fn evaluate(
-        &mut self,
-        proposal: &Proposal,
-        standing: &Standing,
-    ) -> Result<Evaluation, EvaluatorError> {
+    fn evaluate(&mut self, proposal: &Proposal, standing: &Standing) -> Result<Evaluation, EvaluatorError> {
         self.judge_one(proposal, standing).map_err(Into::into)
     }
 }
-

@@ -199,13 +199,19 @@ impl Work<'_> {
             evidence: vec![q.evidence.clone()],
         };
         let mut claims = vec![
-            claim("quality.kl".into(), "KL divergence to the f32 reference, held-out text".into(), q.kl, "nats/token"),
+            claim(
+                "quality.kl".into(),
+                "KL divergence to the f32 reference, held-out text".into(),
+                q.kl,
+                "nats/token",
+            ),
             claim("quality.top1".into(), "top-1 agreement with the f32 reference".into(), q.top1, "share"),
             claim("quality.perplexity".into(), "perplexity on the held-out text".into(), q.perplexity, ""),
         ];
         let engine = evidence::Content::id(&engine_task(self.site, self.loaded, build));
         let champion = fold.champions.get(engine);
-        let measured = champion.and_then(|c| fold.evidence_of(c).last()).map(|s| (&s.id, &s.evidence.outcome));
+        let measured =
+            champion.and_then(|c| fold.evidence_of(c).last()).map(|s| (&s.id, &s.evidence.outcome));
         if let Some((id, Outcome::Measured(m))) = measured
             && let evidence::Samples::Series { series, .. } = &m.samples
         {
@@ -254,4 +260,3 @@ pub fn show(out: &Path, json: bool) -> Result<()> {
     println!("bundle: {}\nnext:   wright serve {}", out.display(), out.display());
     Ok(())
 }
-

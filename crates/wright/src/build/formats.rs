@@ -9,13 +9,8 @@ use emit::{PlanChoices, TensorClass};
 use plan::Activation;
 
 /// Classes in the order of how much their 8-bit activations cost (docs/numerics.md): the first is raised first.
-const SENSITIVITY: [TensorClass; 5] = [
-    TensorClass::Qkv,
-    TensorClass::GateUp,
-    TensorClass::Head,
-    TensorClass::Down,
-    TensorClass::Output,
-];
+const SENSITIVITY: [TensorClass; 5] =
+    [TensorClass::Qkv, TensorClass::GateUp, TensorClass::Head, TensorClass::Down, TensorClass::Output];
 
 /// The first choices, from `start` on, that keep the bound on the screening text.
 pub fn settle(

@@ -32,7 +32,11 @@ pub fn run(args: &KernelBuild) -> Result<()> {
         .filter(|t| t.name == args.operation && args.rows.is_none_or(|r| t.task.rows.contains(r)))
         .collect();
     if chosen.is_empty() {
-        bail!("no operation '{}' with these rows in the plan of {}; it has {names}", args.operation, loaded.name);
+        bail!(
+            "no operation '{}' with these rows in the plan of {}; it has {names}",
+            args.operation,
+            loaded.name
+        );
     }
     let mut ledger = site.ledger()?;
     let secret = Secret::draw().context("drawing the run's secret")?;
@@ -45,7 +49,9 @@ pub fn run(args: &KernelBuild) -> Result<()> {
     let start = Instant::now();
     let mut clock = || start.elapsed();
     let mut teller = progress::Teller::new();
-    swarm::run(&mut swarm, &mut judged, &mut *ledger, &mut meter, &mut clock, 3, None, &mut |p| teller.kernel(p))?;
+    swarm::run(&mut swarm, &mut judged, &mut *ledger, &mut meter, &mut clock, 3, None, &mut |p| {
+        teller.kernel(p)
+    })?;
     for task in swarm.tasks() {
         let ns = task.champion_ns.map_or("-".to_owned(), |n| format!("{n:.0} ns"));
         let floor = task.floor_ns.map_or("-".to_owned(), |n| format!("{n:.0} ns"));
@@ -56,7 +62,10 @@ pub fn run(args: &KernelBuild) -> Result<()> {
             });
             println!("{line}");
         } else {
-            println!("{}: x{:.2} of the baseline, {ns} (roofline {floor}), {} proposed", task.label, task.speedup, task.proposed);
+            println!(
+                "{}: x{:.2} of the baseline, {ns} (roofline {floor}), {} proposed",
+                task.label, task.speedup, task.proposed
+            );
         }
     }
     Ok(())

@@ -105,7 +105,11 @@ pub fn run(args: &Build) -> Result<()> {
         return finish::show(&out, args.json);
     }
     if build.resumed() {
-        eprintln!("resuming build {}: {} s of the search are spent", build.id.short(), build.spent().wall_ms / 1000);
+        eprintln!(
+            "resuming build {}: {} s of the search are spent",
+            build.id.short(),
+            build.spent().wall_ms / 1000
+        );
     }
     let secret = Secret::draw().context("drawing the run's secret")?;
     let secret_digest = secret.digest();
@@ -136,8 +140,17 @@ pub fn run(args: &Build) -> Result<()> {
     let left_before = Duration::from_millis(spent.wall_ms);
     let deadline = |part: f64| began + budget.mul_f64(part).saturating_sub(left_before);
     let choices = search_plans(
-        &site, &mut bench, &reference, &mut judged, &mut *ledger, &screen, &confirm, secret_digest, budget,
-        deadline(PLANS), &build.id,
+        &site,
+        &mut bench,
+        &reference,
+        &mut judged,
+        &mut *ledger,
+        &screen,
+        &confirm,
+        secret_digest,
+        budget,
+        deadline(PLANS),
+        &build.id,
     )?;
     let fold = Fold::read(&*ledger)?;
     let (chosen, audit) = audit::run(&mut bench, &choices, &fold, deadline(1.0))?;
@@ -215,8 +228,10 @@ fn reference_choices(
         return Ok(start.at(&point)?);
     }
     let tell = |words: &str, q: &crate::trial::quality::Quality| {
-        eprintln!("formats: {words}: KL {:.5}, top-1 {:.4}, perplexity {:.3} (reference {:.3})", q.kl, q.top1,
-            q.perplexity, q.reference_perplexity);
+        eprintln!(
+            "formats: {words}: KL {:.5}, top-1 {:.4}, perplexity {:.3} (reference {:.3})",
+            q.kl, q.top1, q.perplexity, q.reference_perplexity
+        );
     };
     Ok(formats::settle(bench, &start, yardstick, &site.goal.constraints, tell)?.0)
 }
@@ -329,6 +344,8 @@ fn search_plans(
     let champion = fold.champions.get(search.task.id()).and_then(|c| fold.candidates.get(&c));
     match champion.map(|c| &c.change) {
         Some(evidence::Change::Plan { choices, .. }) => Ok(reference.at(choices)?),
-        _ => bail!("no engine kept the quality bound on the confirming text; `wright ledger list` shows the figures"),
+        _ => bail!(
+            "no engine kept the quality bound on the confirming text; `wright ledger list` shows the figures"
+        ),
     }
 }

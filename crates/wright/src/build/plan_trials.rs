@@ -9,8 +9,8 @@ use crate::trial::quality::{Quality, Yardstick};
 use anyhow::{Context, Result, anyhow};
 use emit::PlanChoices;
 use evidence::{
-    Candidate, Change, CheckSummary, Content, Decision, Digest, Evidence, Id, Measured, Outcome, Phase, Point,
-    Protocol, Reason, Rejection, Samples, Stop, Verdict,
+    Candidate, Change, CheckSummary, Content, Decision, Digest, Evidence, Id, Measured, Outcome, Phase,
+    Point, Protocol, Reason, Rejection, Samples, Stop, Verdict,
 };
 use judge::MeasuredCeilings;
 use ledger::{Fold, Ledger, Options};
@@ -84,10 +84,8 @@ impl Trials<'_, '_> {
         let specs = fresh.iter().map(|p| tasks::spec(p, self.ceilings, Vec::new())).collect();
         let mut swarm = Swarm::open(specs, Settings::new(self.seed), &mut *ledger)?;
         // The baseline and two more for each task: the transferred champion of the neighbour, and a start point.
-        let budget = swarm::Budget {
-            wall: Some(self.until - now),
-            evaluations: Some(3 * fresh.len() as u64),
-        };
+        let budget =
+            swarm::Budget { wall: Some(self.until - now), evaluations: Some(3 * fresh.len() as u64) };
         let mut meter = Meter::new(budget, Default::default());
         let start = Instant::now();
         let mut clock = || start.elapsed();
@@ -301,4 +299,3 @@ pub fn last_ns(fold: &Fold, candidate: Id<Candidate>) -> Option<f64> {
         Outcome::Stopped(_) => None,
     })
 }
-

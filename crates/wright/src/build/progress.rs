@@ -28,7 +28,12 @@ impl Teller {
             }
             Progress::Trying { task, proposal, .. } => {
                 if self.live {
-                    eprint!("\r\x1b[2K  trying {} {}: {}", task, proposal.id.short(), proposal.candidate.hypothesis);
+                    eprint!(
+                        "\r\x1b[2K  trying {} {}: {}",
+                        task,
+                        proposal.id.short(),
+                        proposal.candidate.hypothesis
+                    );
                 }
             }
             Progress::Tried { task, proposal, decision, refused, speedup, overall, left } => {
@@ -36,7 +41,8 @@ impl Teller {
                 self.tried += 1;
                 self.promoted += u64::from(matches!(decision.verdict, Verdict::Promote(_)));
                 self.refused += u64::from(refused.is_some());
-                let why = refused.map_or(String::new(), |r| format!(" ({:?}: {})", r.reason, short(&r.detail)));
+                let why =
+                    refused.map_or(String::new(), |r| format!(" ({:?}: {})", r.reason, short(&r.detail)));
                 let budget = left.wall.map_or(String::new(), |w| format!("  {}s left", w.as_secs()));
                 eprintln!(
                     "  {:<44} {:<12} {}{why}  task x{speedup:.2}, all x{overall:.2}{budget}",

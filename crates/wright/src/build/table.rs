@@ -28,7 +28,11 @@ pub fn reference(model: &Model, prompt: &[u32]) -> Result<Row> {
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(t, _)| t as u32);
         let now = Instant::now();
         let gap = now.duration_since(last).as_secs_f64() * 1e3;
-        if i == 0 { ttft.push(gap) } else { itl.push(gap) }
+        if i == 0 {
+            ttft.push(gap)
+        } else {
+            itl.push(gap)
+        }
         last = now;
         hidden = session.append(&[best])?;
     }
@@ -48,13 +52,7 @@ pub fn reference(model: &Model, prompt: &[u32]) -> Result<Row> {
 }
 
 /// A served engine at each concurrency of the goal.
-pub fn engine(
-    bundle: &Path,
-    name: &str,
-    goal: &Goal,
-    tokenizer: &Tokenizer,
-    seed: u64,
-) -> Result<Vec<Row>> {
+pub fn engine(bundle: &Path, name: &str, goal: &Goal, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Row>> {
     let portable = name == "portable";
     let served = Served::start(bundle, if portable { &["--portable"] } else { &[] })?;
     let (prompt_tokens, output_tokens) =
@@ -62,7 +60,8 @@ pub fn engine(
     let mut rows = Vec::new();
     for &concurrency in &goal.concurrency {
         let requests = if portable { concurrency } else { (2 * concurrency).max(6) };
-        let spec = |count: u32, seed| PromptSpec { count: count as usize, tokens: prompt_tokens as usize, seed };
+        let spec =
+            |count: u32, seed| PromptSpec { count: count as usize, tokens: prompt_tokens as usize, seed };
         let items = bench::items(tokenizer, spec(requests, seed + u64::from(concurrency)), output_tokens)?;
         let mut workload = Workload::closed(&served.url, &served.model, concurrency as usize, items);
         workload.warm_up = bench::items(tokenizer, spec(concurrency.min(2), seed ^ 0x77), 4)?;
@@ -95,7 +94,14 @@ fn ms(ns: u64) -> f64 {
 pub fn print(summary: &Summary) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_header([
-        "engine", "concurrency", "prompt+output", "output tok/s", "vs portable", "TTFT ms", "ITL ms", "memory MB",
+        "engine",
+        "concurrency",
+        "prompt+output",
+        "output tok/s",
+        "vs portable",
+        "TTFT ms",
+        "ITL ms",
+        "memory MB",
     ]);
     let median = |values: &[f64]| statistics::median(values).map_or("-".to_owned(), |m| format!("{m:.1}"));
     for row in &summary.table {

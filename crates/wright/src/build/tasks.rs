@@ -135,4 +135,3 @@ pub fn spec(planned: &PlannedTask, ceilings: &MeasuredCeilings, seeds: Vec<Chang
 pub fn by_id(tasks: &[PlannedTask]) -> BTreeMap<evidence::Id<evidence::Task>, PlannedTask> {
     tasks.iter().map(|t| (judge::task_id(&t.task), t.clone())).collect()
 }
-
