@@ -203,6 +203,17 @@ pub fn champions(fold: &Fold, tasks: &[PlannedTask]) -> Result<Option<Chosen>> {
     Ok(Some(chosen))
 }
 
+/// Whether a task's champion is of the task's own numeric class.
+pub fn has_own_class(fold: &Fold, planned: &PlannedTask) -> bool {
+    let champion = fold.champions.get(judge::task_id(&planned.task));
+    match champion.and_then(|c| fold.candidates.get(&c)).map(|c| &c.change) {
+        Some(Change::Recipe { generator, .. }) => crate::assemble::generator(generator)
+            .is_ok_and(|g| g.numeric_class(&planned.task.operation) == planned.task.class),
+        Some(_) => true,
+        None => false,
+    }
+}
+
 /// Candidates of a choice of kernels, as plan candidates name them.
 pub fn candidate_ids(chosen: &Chosen) -> BTreeMap<String, Id<Candidate>> {
     chosen
