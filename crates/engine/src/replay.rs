@@ -63,14 +63,15 @@ impl Executor {
         Ok(times)
     }
 
-    /// Evaluates a text from its start, in chunks of at most `chunk` rows, and hands `(position, logits)` of every
-    /// token to `visit`, in order. Overwrites the cache.
+    /// Evaluates a text from its start and hands `(position, logits)` of the tokens from position `from` on to `visit`,
+    /// in order. Passes with logits have at most `chunk` rows. Overwrites the cache.
     ///
     /// # Errors
     /// `Batch` if the text is empty, longer than the context, or has a token beyond the vocabulary.
     pub fn logits_for(
         &mut self,
         tokens: &[u32],
+        from: usize,
         chunk: u32,
         visit: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
@@ -83,18 +84,23 @@ impl Executor {
         let chunk = chunk.clamp(1, sizes.max_rows.min(sizes.logit_rows)) as usize;
         let pages: Vec<u32> = (0..sizes.max_blocks).collect();
         let mut batch = self.new_batch();
-        for (number, part) in tokens.chunks(chunk).enumerate() {
+        let (before, scored) = tokens.split_at(from.min(tokens.len()));
+        let silent = before.chunks(sizes.max_rows as usize).map(|part| (part, false));
+        let mut start = 0;
+        for (part, wanted) in silent.chain(scored.chunks(chunk).map(|part| (part, true))) {
             batch.clear();
             batch.begin_sequence(&pages);
-            let start = number * chunk;
             for (offset, token) in part.iter().enumerate() {
                 let row = batch.push(*token, (start + offset) as u32);
-                batch.want_logits(row);
+                if wanted {
+                    batch.want_logits(row);
+                }
             }
             let logits = self.forward(&batch)?;
             for (offset, row) in logits.chunks_exact(vocab).enumerate() {
                 visit(start + offset, row);
             }
+            start += part.len();
         }
         Ok(())
     }

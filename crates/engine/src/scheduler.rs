@@ -229,7 +229,9 @@ impl Scheduler {
         self.pass.preempted.clear();
         self.pass.logits.clear();
         self.pass.chunks.clear();
-        let mut spare_logits = (self.limits.logit_rows - self.limits.max_sequences) as usize;
+        // One logit row is kept for each sequence that this pass may hold; prompt logits take the others.
+        let together = (self.running.len() + self.waiting.len()).min(self.limits.max_sequences as usize);
+        let mut spare_logits = self.limits.logit_rows as usize - together;
         self.add_decode_rows(batch);
         let decode_rows = batch.rows();
         let mut budget = self.limits.max_rows as usize - decode_rows;

@@ -23,9 +23,6 @@ pub struct Sizes {
     pub prefill_chunk: u32,
 }
 
-/// Logit rows beyond one for each sequence, so that prompt log probabilities do not go row by row.
-pub const SPARE_LOGIT_ROWS: u32 = 32;
-
 impl Sizes {
     /// Sizes for a plan under options.
     ///
@@ -48,8 +45,7 @@ impl Sizes {
         let max_rows = positive(batching.max_rows, "batching.max_rows")?;
         let max_sequences = option(options.max_sequences, "max_sequences", batching.max_sequences)?;
         let max_sequences = positive(max_sequences, "batching.max_sequences")?.min(max_rows);
-        let default_logits = max_sequences.saturating_add(SPARE_LOGIT_ROWS).min(max_rows);
-        let logit_rows = option(options.logit_rows, "logit_rows", default_logits)?.min(max_rows);
+        let logit_rows = option(options.logit_rows, "logit_rows", max_sequences)?.min(max_rows);
         let block_tokens = positive(plan.kv.block_tokens, "kv.block_tokens")?;
         let kv_tokens = option(options.kv_tokens, "kv_tokens", batching.kv_tokens)?;
         let pages = kv_tokens / block_tokens;

@@ -155,7 +155,7 @@ impl Judge {
         seed: Seed,
     ) -> Result<Checked, Stop> {
         let ours = |e: JudgeError| fault(Fault::Host, e.to_string());
-        let stock = self.stock(task, phase).map_err(ours)?;
+        let stock = self.stock(task).map_err(ours)?;
         let plan = plan_cases(task, &stock, phase, seed).map_err(ours)?;
         let champion = match opponent {
             Some(o) => Some(self.champion(task, o.champion)?),
@@ -216,7 +216,7 @@ impl Judge {
         seed: Seed,
     ) -> Result<Measured, Stop> {
         let Checked { built, mut summary, mut rig, mut champion } = checked;
-        let stock = self.stock(task, phase).map_err(|e| fault(Fault::Host, e.to_string()))?;
+        let stock = self.stock(task).map_err(|e| fault(Fault::Host, e.to_string()))?;
         let rows = timed_rows(task, phase);
         let inputs = rig.inputs.clone();
         let (mut blocks, mut start) = (Vec::new(), 0);
@@ -240,11 +240,14 @@ impl Judge {
         self.build(task, it).map_err(champion_fault)
     }
 
-    /// The large tensors of a task and phase, built at their first use.
-    fn stock(&mut self, task: &KernelTask, phase: Phase) -> Result<Arc<Stock>, JudgeError> {
-        let rows = timed_rows(task, phase);
+    /// The large tensors of a task, built at their first use. Both phases share them; what is fresh in every call is
+    /// drawn for each phase and candidate.
+    fn stock(&mut self, task: &KernelTask) -> Result<Arc<Stock>, JudgeError> {
+        let mut rows = [task.screen.clone(), task.confirm.clone()].concat();
+        rows.sort_unstable();
+        rows.dedup();
         let working_set = self.config.effort.working_set;
-        let key = format!("{} {rows:?} {} {phase:?} {working_set}", task.operation, task.context);
+        let key = format!("{} {rows:?} {} {working_set}", task.operation, task.context);
         if let Some(at) = self.stocks.iter().position(|(k, _)| *k == key) {
             let found = self.stocks.remove(at);
             self.stocks.push(found.clone());

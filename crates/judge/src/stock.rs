@@ -1,5 +1,5 @@
 //! The large read-only tensors of a task: weights or KV caches, in as many copies at distinct addresses as it takes to
-//! find the caches as in service. Built once for a task and phase, mapped read-only into every worker.
+//! find the caches as in service. Built once for a task, mapped read-only into every worker.
 
 use crate::error::JudgeError;
 use crate::layout::{Cursor, STOCK};
@@ -25,10 +25,10 @@ pub struct Base {
     /// Places of the large tensors, by copy.
     pub copies: Vec<BTreeMap<usize, Place>>,
     /// Secret projection of the weights, for linear operations that it can check.
-    pub projection: Option<Freivalds>,
+    pub projection: Option<Arc<Freivalds>>,
 }
 
-/// Large tensors of a task and phase.
+/// Large tensors of a task.
 pub struct Stock {
     pub memory: Arc<SharedMemory>,
     /// Weights by pattern, for checks.
@@ -104,9 +104,11 @@ impl Stock {
             slots.iter().filter_map(|s| case.tensors.get(s)).map(|t| t.bytes().len() + 64).sum()
         };
         let checks: usize = patterns.iter().map(|(_, t)| t.bytes().len() + 64).sum();
+        // Weights do not depend on the rows of a call: all sets then share the copies of the first.
+        let shared = slots == [slot::W].as_slice();
         let mut total = checks + 4096;
         let mut counts = Vec::new();
-        for (_, cases) in &sets {
+        for (_, cases) in sets.iter().take(if shared { 1 } else { sets.len() }) {
             let each = cases.iter().map(size).max().unwrap_or(0);
             let copies = if each == 0 { 1 } else { working_set.div_ceil(each * cases.len()).clamp(1, 4096) };
             counts.push(copies);
@@ -120,29 +122,43 @@ impl Stock {
             place
         };
         let patterns: Vec<_> = patterns.into_iter().map(|(p, t)| (p, t.clone(), store(&t))).collect();
-        let mut timed = BTreeMap::new();
-        for ((rows, cases), copies) in sets.into_iter().zip(counts) {
-            let mut places = vec![Vec::new(); cases.len()];
-            // Copies of the contents alternate, so that neighbours differ.
-            for _ in 0..copies {
-                for (case, places) in cases.iter().zip(&mut places) {
-                    let of_copy: BTreeMap<usize, Place> =
-                        slots.iter().filter_map(|s| case.tensors.get(s).map(|t| (*s, store(t)))).collect();
-                    places.push(of_copy);
+        let mut timed: BTreeMap<u32, Vec<Base>> = BTreeMap::new();
+        let mut counts = counts.into_iter();
+        for (rows, cases) in sets {
+            let first = timed.values().next();
+            let bases = match (counts.next(), first) {
+                (None, Some(first)) => {
+                    let like = first.iter().zip(cases);
+                    like.map(|(b, case)| Base {
+                        case,
+                        copies: b.copies.clone(),
+                        projection: b.projection.clone(),
+                    })
+                    .collect()
                 }
-            }
-            let bases = cases
-                .into_iter()
-                .zip(places)
-                .enumerate()
-                .map(|(i, (case, copies))| {
-                    let projection = match case.tensors.get(&slot::W) {
-                        Some(w) => Freivalds::new(operation, w.bytes(), seed.number("signs", i as u64)).ok(),
-                        None => None,
-                    };
-                    Base { case, copies, projection }
-                })
-                .collect();
+                (copies, _) => {
+                    let mut places = vec![Vec::new(); cases.len()];
+                    // Copies of the contents alternate, so that neighbours differ.
+                    for _ in 0..copies.unwrap_or(1) {
+                        for (case, places) in cases.iter().zip(&mut places) {
+                            let large =
+                                slots.iter().filter_map(|s| case.tensors.get(s).map(|t| (*s, store(t))));
+                            places.push(large.collect());
+                        }
+                    }
+                    let whole = cases.into_iter().zip(places).enumerate();
+                    whole
+                        .map(|(i, (case, copies))| {
+                            let signs = seed.number("signs", i as u64);
+                            let weights = case.tensors.get(&slot::W);
+                            let projection = weights
+                                .and_then(|w| Freivalds::new(operation, w.bytes(), signs).ok())
+                                .map(Arc::new);
+                            Base { case, copies, projection }
+                        })
+                        .collect()
+                }
+            };
             timed.insert(rows, bases);
         }
         Ok(Self { memory, patterns, timed })

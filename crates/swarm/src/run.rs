@@ -3,7 +3,7 @@
 use crate::budget::{Clock, Left, Meter};
 use crate::error::{EvaluatorError, SwarmError};
 use crate::scheduler::{Proposal, Swarm};
-use evidence::{Candidate, Decision, Entry, Evidence, Outcome, Rejection, Stop, Verdict};
+use evidence::{Candidate, Decision, Entry, Evidence, Outcome, Stop, Verdict};
 use ledger::{BuildEvent, BuildId, Ledger, LedgerError};
 
 /// What stands for a task when a proposal is evaluated.
@@ -62,8 +62,8 @@ pub enum Progress<'a> {
         task: &'a str,
         proposal: &'a Proposal,
         decision: &'a Decision,
-        /// Why it was refused.
-        refused: Option<&'a Rejection>,
+        /// Why it was refused, or why nothing could be concluded.
+        stopped: Option<&'a Stop>,
         /// Speed-up of the task's champion on its first champion.
         speedup: f64,
         /// The same over all tasks, weighed by their time in the workload.
@@ -157,15 +157,17 @@ fn evaluate(
         Err(e) => return Err(e.into()),
     }
     swarm.catch_up(ledger)?;
-    let refused = evidence.iter().find_map(|e| match &e.outcome {
-        Outcome::Stopped(Stop::Rejected(r)) if decision.verdict == Verdict::Refuse => Some(r),
+    let stopped = evidence.iter().find_map(|e| match &e.outcome {
+        Outcome::Stopped(stop) if matches!(decision.verdict, Verdict::Refuse | Verdict::Evaluate(_)) => {
+            Some(stop)
+        }
         _ => None,
     });
     progress(Progress::Tried {
         task,
         proposal,
         decision: &decision,
-        refused,
+        stopped,
         speedup: swarm.task(proposal.task).map_or(1.0, |t| t.speedup),
         overall: swarm.speedup(),
         left: meter.left(),

@@ -220,7 +220,8 @@ impl<'g> Swarm<'g> {
         t.exhausted(&self.library).then_some(Closed::Exhausted)
     }
 
-    /// Baselines of all tasks, then seeds and the generators' start points of the tasks that matter, heaviest first.
+    /// Baselines of all tasks; then of each task a seed or start point until it has a champion of its own numeric class;
+    /// then all seeds and start points of the tasks that matter. Heaviest tasks first, fastest kind of code first.
     fn first_candidate(&self) -> Option<Candidate> {
         let mut order: Vec<&TaskState<'_>> = self.tasks.iter().collect();
         let weight = |t: &TaskState<'_>| t.time(&self.library).unwrap_or(t.guess());
@@ -235,20 +236,17 @@ impl<'g> Swarm<'g> {
         if let Some((_, candidate)) = baseline {
             return Some(candidate);
         }
-        let total: f64 = self.tasks.iter().filter_map(|t| t.time(&self.library)).sum();
-        for t in order {
-            let heavy = t.time(&self.library).is_some_and(|ns| ns >= self.settings.main_share * total);
-            if !heavy || matches!(self.closed(t), Some(Closed::Ceiling | Closed::NoBaseline)) {
-                continue;
-            }
-            if let Some(seed) = t.seeds().into_iter().find(|c| fresh(t, c)) {
-                return Some(seed);
-            }
-            if let Some(start) = t.lanes.iter().find_map(|lane| t.start(lane)) {
-                return Some(start);
-            }
+        let first = |t: &TaskState<'_>| t.seeds().into_iter().find(|c| fresh(t, c)).or_else(|| t.any_start());
+        let open = |t: &TaskState<'_>| !matches!(self.closed(t), Some(Closed::Ceiling | Closed::NoBaseline));
+        let lacking = order.iter().filter(|t| open(t) && !t.has_own_class(&self.library));
+        if let Some(candidate) = lacking.filter(|t| !t.is_waiting(&self.library)).find_map(|t| first(t)) {
+            return Some(candidate);
         }
-        None
+        let total: f64 = self.tasks.iter().filter_map(|t| t.time(&self.library)).sum();
+        let heavy = |t: &TaskState<'_>| {
+            t.time(&self.library).is_some_and(|ns| ns >= self.settings.main_share * total)
+        };
+        order.iter().filter(|t| heavy(t) && open(t)).find_map(|t| first(t))
     }
 
     /// By expected gain: the task's time now, what is winnable of it, and what tries brought lately.
@@ -269,7 +267,7 @@ impl<'g> Swarm<'g> {
             return None;
         }
         let pending = memory.tried.values().filter(|x| x.state == State::Pending).count() as f64;
-        let rate = if t.lanes.iter().any(|lane| t.start(lane).is_some()) {
+        let rate = if t.any_start().is_some() {
             FIRST_TRY
         } else {
             (t.improvement + 0.15) / (t.tries + pending + 1.0)
@@ -279,7 +277,7 @@ impl<'g> Swarm<'g> {
     }
 
     fn search_task(&self, t: &TaskState<'g>) -> Option<Candidate> {
-        if let Some(start) = t.lanes.iter().find_map(|lane| t.start(lane)) {
+        if let Some(start) = t.any_start() {
             return Some(start);
         }
         const FAR: [Operator; 4] =

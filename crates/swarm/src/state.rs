@@ -192,6 +192,27 @@ impl<'g> TaskState<'g> {
         Some(self.candidate(self.recipe(name, &lane.start), vec![], "start", why))
     }
 
+    /// The start point of the fastest kind of code that was not proposed yet: generators are listed from plain to fast.
+    pub fn any_start(&self) -> Option<Candidate> {
+        self.lanes.iter().rev().find_map(|lane| self.start(lane))
+    }
+
+    /// Whether the champion is code of the task's own numeric class, which the portable baseline need not be.
+    pub fn has_own_class(&self, library: &Library) -> bool {
+        let champion = library.memory(self.id).and_then(|m| m.tried.get(&m.champion?));
+        champion.is_some_and(|t| {
+            !matches!(t.candidate.change, Change::Recipe { .. })
+                || self.lane_of(&t.candidate.change).is_some()
+        })
+    }
+
+    /// Whether something other than the baseline is proposed and not decided.
+    pub fn is_waiting(&self, library: &Library) -> bool {
+        let ours = |c: &Candidate| self.lane_of(&c.change).is_some();
+        let memory = library.memory(self.id);
+        memory.is_some_and(|m| m.tried.values().any(|t| t.state == State::Pending && ours(&t.candidate)))
+    }
+
     pub fn searched(&self, lane: &Lane<'_>, s: &Suggestion, why: String, memory: &Memory) -> Candidate {
         let name = lane.generator.name();
         let id_of = |point: &Point| {

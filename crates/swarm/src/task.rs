@@ -22,6 +22,8 @@ pub enum Bound {
 /// What the swarm needs to know about a task.
 #[derive(Clone)]
 pub struct TaskSpec<'g> {
+    /// Name for people, for example the operation's place in the plan.
+    pub name: String,
     pub task: Task,
     pub operation: Operation,
     pub rows: RowBucket,
@@ -42,9 +44,9 @@ pub struct TaskSpec<'g> {
 }
 
 impl TaskSpec<'_> {
-    /// For people: operation and rows.
+    /// For people: name and rows.
     pub fn label(&self) -> String {
-        format!("{} rows {}", self.operation, self.rows)
+        format!("{} rows {}", self.name, self.rows)
     }
 
     /// The contract's numeric class, if it is a kernel contract.

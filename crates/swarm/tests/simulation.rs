@@ -36,6 +36,7 @@ fn spec(width: u32, rows: RowBucket, calls: f64) -> TaskSpec<'static> {
         confirm: Digest::of(b"held out"),
     };
     TaskSpec {
+        name: operation.to_string(),
         task,
         operation,
         rows,

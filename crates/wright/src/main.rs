@@ -9,6 +9,7 @@ mod paths;
 mod portable;
 mod report;
 mod served;
+mod summary;
 mod text;
 mod trial;
 mod workshop;

@@ -35,10 +35,10 @@ impl HeldOut {
         Digest::of(self.text().as_bytes())
     }
 
-    /// The text as windows of [`WINDOW`] tokens (the last one may be shorter, at least two tokens).
+    /// The text as whole windows of [`WINDOW`] tokens.
     pub fn windows(self, tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, model::Error> {
         let mut ids = tokenizer.encode(self.text(), EncodeOptions::default())?;
         ids.truncate(self.limit());
-        Ok(ids.chunks(WINDOW).filter(|w| w.len() > 1).map(<[u32]>::to_vec).collect())
+        Ok(ids.chunks_exact(WINDOW).map(<[u32]>::to_vec).collect())
     }
 }

@@ -84,3 +84,10 @@ pub fn workers(processors: Vec<usize>) -> Result<WorkerConfig> {
     config.memory_bytes = 6 << 30;
     Ok(config)
 }
+
+/// Memory of this machine, bytes; 4 GiB where the system does not say.
+pub fn memory_bytes() -> usize {
+    let facts = machine::fingerprint::facts();
+    let kib = facts.get("memory").and_then(|m| m.split_whitespace().next()?.parse::<usize>().ok());
+    kib.map_or(4 << 30, |k| k << 10)
+}

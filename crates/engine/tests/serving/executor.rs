@@ -18,7 +18,7 @@ pub fn text(length: usize, family: u32) -> Vec<u32> {
 fn logits(executor: &mut Executor, tokens: &[u32], chunk: u32) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
     executor
-        .logits_for(tokens, chunk, &mut |position, row| {
+        .logits_for(tokens, 0, chunk, &mut |position, row| {
             assert_eq!(position, all.len());
             all.push(row.to_vec());
         })

@@ -176,6 +176,12 @@ impl Matrix<'_> {
                 let total: f64 = x.iter().sum();
                 add(std::array::from_fn(|c| total * min[c]));
             }
+            // The kernel's sum of a group is an integer; ours of the same terms is rounded, which shows where they cancel.
+            let ours = f64::EPSILON * group as f64 * x.iter().map(|x| x.abs()).sum::<f64>();
+            let most = f64::from(1u32 << bits);
+            for c in 0..TILE {
+                doubts[c] += ours * (most * scale[c].abs() + min[c].abs());
+            }
             for (q, doubt) in q.iter().zip(&row.doubt[g * group..]).filter(|(_, d)| **d != 0.0) {
                 for c in 0..TILE {
                     doubts[c] += doubt * (scale[c] * q[c] + min[c]).abs();

@@ -195,6 +195,21 @@ fn honest_outputs_pass_on_every_pattern() {
     }
 }
 
+#[test]
+fn sums_that_cancel_exactly_are_right() {
+    // The integers of a group cancel to 0; the oracle's f64 sum of the same terms leaves a rounding error.
+    let operation = linear(64, 32, Epilogue::Store, affine(8, 32, Zero::Midpoint), Activation::I8);
+    let mut zeros = 0;
+    for seed in 0..200 {
+        let inputs = generate(&operation, &spec(20, Pattern::Normal, seed)).unwrap();
+        let got = emulate(&operation, Arith::Fused, &inputs).unwrap();
+        zeros += got.out.iter().filter(|y| **y == 0.0).count();
+        let want = oracle(&operation, &inputs).unwrap();
+        assert!(verdict(&operation, &inputs, &want, &got).is_ok(), "seed {seed}");
+    }
+    assert!(zeros > 0, "no draw cancels");
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(60))]
     /// No honest kernel is refused, whatever the draw.

@@ -1,9 +1,9 @@
 //! The audit: leave one accepted kernel out, replay, and drop what does not pay.
 
 use super::engines::{Bench, Chosen, champions};
-use super::summary::AuditRow;
 use super::tasks::PlannedTask;
 use crate::assemble::Recipe;
+use crate::summary::Audit;
 use crate::trial::driver::{Mode, Trial};
 use anyhow::Result;
 use emit::PlanChoices;
@@ -35,7 +35,7 @@ pub fn run(
     choices: &PlanChoices,
     fold: &Fold,
     until: Instant,
-) -> Result<(Chosen, Vec<AuditRow>)> {
+) -> Result<(Chosen, Vec<Audit>)> {
     let planned = bench.tasks(choices)?;
     let Some(all) = champions(fold, &planned)? else { anyhow::bail!("a task has no champion to audit") };
     let parts = parts(fold, &planned, &all);
@@ -60,10 +60,10 @@ pub fn run(
             Pays::Unclear(e) => ("unclear: stays", e.ratio),
             Pays::Needed(_) => ("needed", 1.0),
         };
-        rows.push(AuditRow {
+        rows.push(Audit {
             part: format!("{} rows {}+", part.key.0, part.key.1),
             verdict: verdict.to_owned(),
-            ratio,
+            ratio: Some(ratio),
         });
         Ok(Some(pays))
     };

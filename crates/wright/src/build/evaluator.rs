@@ -135,13 +135,15 @@ impl JudgeEvaluator {
         };
         let opponent =
             champion.as_ref().map(|(champion, class)| Opponent { champion, class, tested: standing.tested });
+        // Screening saves time where candidates differ by little. The first of all has nothing to be compared with, and
+        // fast code against plain code is worth confirming at once.
+        let close = opponent.is_some_and(|o| o.class == class);
+        let phases = if close { &[Phase::Screen, Phase::Confirm][..] } else { &[Phase::Confirm] };
         // The baseline is checked against its own class.
         let mut task = planned.task.clone();
         if champion.is_none() {
             task.class = class;
         }
-        let phases =
-            if champion.is_none() { &[Phase::Confirm][..] } else { &[Phase::Screen, Phase::Confirm] };
         let posed = planned.task.pose();
         let mut all = self.known.get(&proposal.id).cloned().unwrap_or_default();
         let mut fresh = Vec::new();

@@ -2,15 +2,15 @@
 
 use super::engines::{Bench, Chosen};
 use super::plan_trials::last_ns;
-use super::summary::{OperationRow, PlanRow, QualityRow, Summary};
 use super::{Site, table};
 use crate::cmd::ledger::verdict;
 use crate::cmd::serve::manifest;
 use crate::goal::Workload;
 use crate::portable::Loaded;
-use crate::trial::quality::{Quality, Yardstick};
+use crate::summary::{self, Summary};
+use crate::trial::quality::{Quality, Scales};
 use crate::workshop;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use emit::{About, PlanChoices};
 use evidence::{Change, Contract, Direction, Metric, Outcome, Task, Workloads};
 use ledger::{BuildEvent, BuildId, Fold, Ledger, Position};
@@ -65,19 +65,19 @@ pub struct Work<'a> {
     pub loaded: &'a Loaded,
     pub out: &'a Path,
     pub search_s: f64,
-    pub confirm: &'a Yardstick,
+    pub scales: &'a mut Scales,
 }
 
 impl Work<'_> {
     /// Writes the bundle, measures the table on it, and puts the claims in.
     pub fn finish(
-        &self,
+        &mut self,
         bench: &mut Bench<'_>,
         ledger: &mut dyn Ledger,
         build: &BuildId,
         choices: &PlanChoices,
         chosen: &Chosen,
-        audit: Vec<super::summary::AuditRow>,
+        audit: Vec<summary::Audit>,
     ) -> Result<()> {
         let about = About {
             model_name: self.loaded.name.clone(),
@@ -88,19 +88,21 @@ impl Work<'_> {
         };
         eprintln!("writing the bundle to {}", self.out.display());
         bench.emit(self.out, choices, chosen, &about)?;
-        let quality = self.confirm.measure(self.out, "champion").context("measuring the bundle's quality")?;
+        let screened = self.scales.screen.measure(self.out, "champion");
+        let quality = screened
+            .and_then(|s| self.scales.confirm(&s, self.out, "champion"))
+            .context("measuring the bundle's quality")?;
         let workload = &self.site.goal.workload;
         eprintln!("final table: reference, portable and champion over HTTP");
         let prompt = prompts(self.loaded, workload, 1, self.site.seed ^ 0xf1)?.remove(0);
         let few = prompt[..prompt.len().min(32)].to_vec();
         let tokenizer = self.loaded.model.tokenizer();
         let mut rows = vec![table::reference(&self.loaded.model, &few)?];
-        rows.extend(table::engine(self.out, "portable", workload, tokenizer, self.site.seed)?);
-        rows.extend(table::engine(self.out, "champion", workload, tokenizer, self.site.seed)?);
+        rows.extend(table::engines(self.out, workload, tokenizer, self.site.seed)?);
         let fold = Fold::read(ledger)?;
         let mut summary = self.summary(&fold, choices, chosen, rows, &quality, build);
         summary.audit = audit;
-        self.claims(ledger, &fold, &summary, build)?;
+        self.claims(ledger, &fold, &quality, &summary, build)?;
         let path = self.out.join("build.json");
         let bytes = serde_json::to_vec_pretty(&summary)?;
         std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
@@ -114,7 +116,7 @@ impl Work<'_> {
         fold: &Fold,
         choices: &PlanChoices,
         chosen: &Chosen,
-        table: Vec<super::summary::Row>,
+        table: Vec<summary::Row>,
         quality: &Quality,
         build: &BuildId,
     ) -> Summary {
@@ -137,7 +139,7 @@ impl Work<'_> {
             let first = fold.champions.history(id).first().map(|r| r.champion);
             let floor =
                 site.ceilings.floor_ns(&p.task.operation, p.task.high(), p.task.context, site.target.threads);
-            operations.push(OperationRow {
+            operations.push(summary::Operation {
                 name: p.name,
                 rows: p.task.rows.to_string(),
                 kernel: recipe.generator.clone(),
@@ -146,15 +148,15 @@ impl Work<'_> {
                 floor_ns: (floor > 0.0).then_some(floor),
                 baseline_ns: first.and_then(|c| last_ns(fold, c)).unwrap_or(0.0),
                 calls_per_pass: p.per_pass,
-                candidate,
-                decision: recipe.decision.clone().unwrap_or_default(),
+                candidate: Some(candidate),
+                decision: recipe.decision.clone(),
             });
         }
         let task = evidence::Content::id(&engine_task(site, self.loaded, build));
         let trials = fold.proposed.get(&task).into_iter().flatten().filter_map(|id| {
             let Change::Plan { choices, .. } = &fold.candidates.get(id)?.change else { return None };
             let decided = fold.last_decision(*id).map_or("undecided".to_owned(), |d| verdict(&d.verdict));
-            Some(PlanRow { choices: choices.to_string(), verdict: decided })
+            Some(summary::PlanTrial { choices: choices.to_string(), verdict: decided })
         });
         let quality_evidence = fold
             .champions
@@ -171,15 +173,15 @@ impl Work<'_> {
             evaluations: counts.get("evaluated").copied().unwrap_or(0),
             counts,
             table,
-            quality: QualityRow {
+            quality: Some(summary::Quality {
                 kl: quality.kl,
                 top1: quality.top1,
                 perplexity: quality.perplexity,
                 reference_perplexity: quality.reference_perplexity,
                 tokens: quality.tokens as u64,
-                bound_kl: site.goal.constraints.max_kl,
+                bound_kl: Some(site.goal.constraints.max_kl),
                 evidence: quality_evidence,
-            },
+            }),
             operations,
             profile: Vec::new(),
             audit: Vec::new(),
@@ -188,15 +190,22 @@ impl Work<'_> {
         }
     }
 
-    fn claims(&self, ledger: &dyn Ledger, fold: &Fold, summary: &Summary, build: &BuildId) -> Result<()> {
-        let q = &summary.quality;
+    fn claims(
+        &self,
+        ledger: &dyn Ledger,
+        fold: &Fold,
+        q: &Quality,
+        summary: &Summary,
+        build: &BuildId,
+    ) -> Result<()> {
+        let cited = summary.quality.as_ref().map(|q| q.evidence.clone());
         let claim = |id: String, what: String, value: f64, unit: &str| Claim {
             id,
             what,
             value,
             unit: unit.to_owned(),
             interval: None,
-            evidence: vec![q.evidence.clone()],
+            evidence: cited.clone().into_iter().collect(),
         };
         let mut claims = vec![
             claim(
@@ -223,7 +232,8 @@ impl Work<'_> {
                     what: format!("output tokens/s at concurrency {c}, in process"),
                     value: sample.median(),
                     unit: "tokens/s".into(),
-                    interval: Some((sample.min(), sample.max())),
+                    // Fewer runs show no spread.
+                    interval: (values.len() > 2).then(|| (sample.min(), sample.max())),
                     evidence: vec![id.to_string()],
                 });
             }
@@ -241,19 +251,23 @@ impl Work<'_> {
 
 /// Prints what a finished build gained.
 pub fn show(out: &Path, json: bool) -> Result<()> {
-    let path = out.join("build.json");
-    let bytes = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let summary: Summary = serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?;
+    let Some(summary) = Summary::read(out)? else { bail!("{} has no build.json", out.display()) };
     if json {
         println!("{}", serde_json::to_string(&summary)?);
         return Ok(());
     }
     println!("{}", table::print(&summary));
-    let q = &summary.quality;
-    println!(
-        "quality on {} held-out tokens: KL {:.5} (bound {}), top-1 {:.4}, perplexity {:.3} (f32 reference {:.3})",
-        q.tokens, q.kl, q.bound_kl, q.top1, q.perplexity, q.reference_perplexity
-    );
+    if let Some(q) = &summary.quality {
+        println!(
+            "quality on {} held-out tokens: KL {:.5}{}, top-1 {:.4}, perplexity {:.3} (f32 reference {:.3})",
+            q.tokens,
+            q.kl,
+            q.bound_kl.map_or(String::new(), |b| format!(" (bound {b})")),
+            q.top1,
+            q.perplexity,
+            q.reference_perplexity
+        );
+    }
     let counts: Vec<String> = summary.counts.iter().map(|(k, v)| format!("{v} {k}")).collect();
     println!("kernel evaluations for this engine's tasks: {}", counts.join(", "));
     println!("search: {:.0} s; plan: {}", summary.search_s, evidence::Point(summary.plan.clone()));

@@ -3,7 +3,7 @@
 
 use super::engines::{Bench, start_recipes};
 use crate::goal::Constraints;
-use crate::trial::quality::{Quality, Yardstick};
+use crate::trial::quality::{Quality, Scales};
 use anyhow::{Result, bail};
 use emit::{PlanChoices, TensorClass};
 use plan::Activation;
@@ -12,11 +12,11 @@ use plan::Activation;
 const SENSITIVITY: [TensorClass; 5] =
     [TensorClass::Qkv, TensorClass::GateUp, TensorClass::Head, TensorClass::Down, TensorClass::Output];
 
-/// The first choices, from `start` on, that keep the bound on the screening text.
+/// The first choices, from `start` on, that keep the bound on the screening text and then on the confirming one.
 pub fn settle(
     bench: &mut Bench<'_>,
     start: &PlanChoices,
-    yardstick: &Yardstick,
+    scales: &mut Scales,
     bound: &Constraints,
     mut tell: impl FnMut(&str, &Quality),
 ) -> Result<(PlanChoices, Quality)> {
@@ -25,13 +25,18 @@ pub fn settle(
     loop {
         let tasks = bench.tasks(&choices)?;
         let bundle = bench.bundle(&choices, &start_recipes(&tasks)?)?;
-        let quality = yardstick.measure(&bundle, "champion")?;
+        let screened = scales.screen.measure(&bundle, "champion")?;
         let words: Vec<String> = TensorClass::ALL
             .iter()
             .zip(&choices.classes)
             .map(|(c, k)| format!("{} {} {:?}", c.name(), k.weight, k.activation))
             .collect();
-        tell(&words.join(", "), &quality);
+        tell(&words.join(", "), &screened);
+        let mut quality = screened;
+        if holds(&screened, bound) {
+            quality = scales.confirm(&screened, &bundle, "champion")?;
+            tell("confirmed on the other text", &quality);
+        }
         let _ = std::fs::remove_dir_all(&bundle);
         if holds(&quality, bound) {
             return Ok((choices, quality));

@@ -8,15 +8,13 @@ mod formats;
 pub mod kernel;
 mod plan_trials;
 mod progress;
-pub mod summary;
 mod table;
 pub mod tasks;
 
 use crate::cli::{Build, duration};
 use crate::goal::Goal;
 use crate::portable::{self, Loaded};
-use crate::text::HeldOut;
-use crate::trial::quality::Yardstick;
+use crate::trial::quality::Scales;
 use crate::{paths, workshop};
 use anyhow::{Context, Result, bail};
 use emit::PlanChoices;
@@ -78,8 +76,12 @@ impl Site {
         let machine = self.machine.id().digest();
         let ceilings = self.machine.ceilings.clone();
         let mut config = JudgeConfig::new(self.builder.clone(), workers, secret, machine, ceilings);
-        // Pairs are interleaved, so a steady neighbour costs power, not truth; drift is still refused.
+        // Pairs are interleaved, so a neighbour (or a hypervisor that gives time to others) costs power, not truth;
+        // drift of the champion within an evaluation is still refused.
         config.effort.foreign = 0.5;
+        config.effort.drift.steal = 0.5;
+        // All tasks of a build take turns: what is built once is kept while a quarter of the memory suffices.
+        config.effort.kept = (workshop::memory_bytes() / 4).clamp(1 << 30, 6 << 30);
         Ok(Judge::new(config))
     }
 }
@@ -122,9 +124,8 @@ pub fn run(args: &Build) -> Result<()> {
     // Before the clock of the search: the reference's side of quality, and the arithmetic that keeps the bound.
     eprintln!("reference: hidden states of the held-out text (cached after the first build)");
     let states = paths::cache()?.join("reference");
-    let screen = Yardstick::new(&loaded.model, HeldOut::Screen, &states)?;
-    let confirm = Yardstick::new(&loaded.model, HeldOut::Confirm, &states)?;
-    let reference = reference_choices(&site, &loaded, &mut bench, &confirm, build.stage("formats"))?;
+    let mut scales = Scales::new(&loaded.model, &states)?;
+    let reference = reference_choices(&site, &loaded, &mut bench, &mut scales, build.stage("formats"))?;
     let settled = serde_json::to_string(&reference.point())?;
     ledger.record_build(&build.id, &BuildEvent::Stage { name: "formats".into(), detail: settled })?;
 
@@ -145,8 +146,7 @@ pub fn run(args: &Build) -> Result<()> {
         &reference,
         &mut judged,
         &mut *ledger,
-        &screen,
-        &confirm,
+        &mut scales,
         secret_digest,
         budget,
         deadline(PLANS),
@@ -160,7 +160,7 @@ pub fn run(args: &Build) -> Result<()> {
     };
     ledger.record_build(&build.id, &BuildEvent::Spent(total))?;
     let search_s = total.wall_ms as f64 / 1e3;
-    let work = finish::Work { site: &site, loaded: &loaded, out: &out, search_s, confirm: &confirm };
+    let mut work = finish::Work { site: &site, loaded: &loaded, out: &out, search_s, scales: &mut scales };
     work.finish(&mut bench, &mut *ledger, &build.id, &choices, &chosen, audit)?;
     finish::show(&out, args.json)
 }
@@ -219,7 +219,7 @@ fn reference_choices(
     site: &Site,
     loaded: &Loaded,
     bench: &mut Bench<'_>,
-    yardstick: &Yardstick,
+    scales: &mut Scales,
     settled: Option<&str>,
 ) -> Result<PlanChoices> {
     let fixed = Point(site.goal.space.clone());
@@ -233,7 +233,7 @@ fn reference_choices(
             q.kl, q.top1, q.perplexity, q.reference_perplexity
         );
     };
-    Ok(formats::settle(bench, &start, yardstick, &site.goal.constraints, tell)?.0)
+    Ok(formats::settle(bench, &start, scales, &site.goal.constraints, tell)?.0)
 }
 
 /// Settings of a search on a machine that others may use too: a disturbed evaluation is tried again for long.
@@ -261,22 +261,23 @@ fn search_kernels(
     let mut tell = |p: swarm::Progress<'_>| teller.kernel(p);
     swarm::run(&mut swarm, judged, ledger, meter, &mut clock, 3, Some(build), &mut tell)?;
     // An engine needs a judged kernel for every task, whatever the budget: the baselines at least.
-    let missing = |ledger: &dyn Ledger| -> Result<Vec<tasks::PlannedTask>> {
-        let fold = Fold::read(ledger)?;
+    let missing = |fold: &Fold| -> Vec<tasks::PlannedTask> {
         // A portable champion where the task is about faster code counts as lacking: a plan uses one numeric class for
         // an operation, so a single bucket without one would cost the operation its fast kernels everywhere.
-        let lacks = |p: &&tasks::PlannedTask| !engines::has_own_class(&fold, p);
-        Ok(planned.iter().filter(lacks).cloned().collect())
+        planned.iter().filter(|p| !engines::has_own_class(fold, p)).cloned().collect()
     };
     for _ in 0..6 {
-        let lacking = missing(ledger)?;
+        let fold = Fold::read(ledger)?;
+        let lacking = missing(&fold);
         if lacking.is_empty() {
             return Ok(());
         }
         eprintln!("{} tasks have no judged kernel yet: going on beyond the budget for those", lacking.len());
         let specs = lacking.iter().map(|p| tasks::spec(p, &site.ceilings, Vec::new())).collect();
         let mut rest = Swarm::open(specs, settings(site.seed), ledger)?;
-        let budget = Budget { wall: None, evaluations: Some(2 * lacking.len() as u64) };
+        // A baseline where there is none, and a start point, for each.
+        let none = lacking.iter().filter(|p| fold.champions.get(judge::task_id(&p.task)).is_none()).count();
+        let budget = Budget { wall: None, evaluations: Some((none + lacking.len()) as u64) };
         let mut more = Meter::new(budget, Default::default());
         swarm::run(&mut rest, judged, ledger, &mut more, &mut clock, 3, None, &mut tell)?;
     }
@@ -294,8 +295,7 @@ fn search_plans(
     reference: &PlanChoices,
     judged: &mut JudgeEvaluator,
     ledger: &mut dyn Ledger,
-    screen: &Yardstick,
-    confirm: &Yardstick,
+    scales: &mut Scales,
     secret: Digest,
     budget: Duration,
     until: Instant,
@@ -327,11 +327,11 @@ fn search_plans(
         bench,
         reference: reference.clone(),
         goal: &site.goal,
-        screen,
-        confirm,
+        scales,
         evaluator: judged,
         ceilings: &site.ceilings,
         ledger_url: site.ledger_url.clone(),
+        fold: Fold::read(ledger)?,
         provenance: &provenance,
         prompts,
         seed: site.seed,

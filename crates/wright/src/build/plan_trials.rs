@@ -5,7 +5,7 @@ use super::evaluator::JudgeEvaluator;
 use super::{formats, tasks};
 use crate::goal::Goal;
 use crate::trial::driver::{Mode, Trial, WorkloadSamples};
-use crate::trial::quality::{Quality, Yardstick};
+use crate::trial::quality::{Quality, Scales};
 use anyhow::{Context, Result, anyhow};
 use emit::PlanChoices;
 use evidence::{
@@ -37,11 +37,12 @@ pub struct Trials<'a, 'b> {
     pub bench: &'a mut Bench<'b>,
     pub reference: PlanChoices,
     pub goal: &'a Goal,
-    pub screen: &'a Yardstick,
-    pub confirm: &'a Yardstick,
+    pub scales: &'a mut Scales,
     pub evaluator: &'a mut JudgeEvaluator,
     pub ceilings: &'a MeasuredCeilings,
     pub ledger_url: String,
+    /// What the ledger says, as of the last look.
+    pub fold: Fold,
     pub provenance: &'a Provenance,
     pub prompts: Vec<Vec<u32>>,
     pub seed: u64,
@@ -51,8 +52,11 @@ pub struct Trials<'a, 'b> {
 }
 
 impl Trials<'_, '_> {
-    fn fold(&self) -> Result<Fold> {
-        Ok(Fold::read(&*self.open()?)?)
+    /// Reads what came to the ledger since the last look.
+    fn catch_up(&mut self) -> Result<()> {
+        let ledger = self.open()?;
+        self.fold.catch_up(&*ledger)?;
+        Ok(())
     }
 
     fn open(&self) -> Result<Box<dyn Ledger>> {
@@ -66,7 +70,8 @@ impl Trials<'_, '_> {
     /// Kernels of a plan, judged: what the ledger lacks gets its first candidates.
     fn judged(&mut self, choices: &PlanChoices) -> Result<Option<engines::Chosen>> {
         let planned = self.bench.tasks(choices)?;
-        if let Some(found) = engines::champions(&self.fold()?, &planned)? {
+        self.catch_up()?;
+        if let Some(found) = engines::champions(&self.fold, &planned)? {
             return Ok(Some(found));
         }
         let now = Instant::now();
@@ -74,10 +79,9 @@ impl Trials<'_, '_> {
             return Ok(None);
         }
         let mut ledger = self.open()?;
-        let fold = Fold::read(&*ledger)?;
         let fresh: Vec<_> = planned
             .iter()
-            .filter(|p| fold.champions.get(judge::task_id(&p.task)).is_none())
+            .filter(|p| self.fold.champions.get(judge::task_id(&p.task)).is_none())
             .cloned()
             .collect();
         self.evaluator.extend(tasks::by_id(&fresh));
@@ -90,7 +94,8 @@ impl Trials<'_, '_> {
         let start = Instant::now();
         let mut clock = || start.elapsed();
         swarm::run(&mut swarm, self.evaluator, &mut *ledger, &mut meter, &mut clock, 3, None, &mut |_| {})?;
-        engines::champions(&self.fold()?, &planned)
+        self.catch_up()?;
+        engines::champions(&self.fold, &planned)
     }
 
     fn bundle(&mut self, point: &Point) -> Result<Option<PathBuf>> {
@@ -140,7 +145,7 @@ impl Trials<'_, '_> {
 
     fn outcome(&mut self, choices: &Point, champion: Option<&Point>) -> Result<(Outcome, Vec<String>)> {
         let ours = self.bundle(choices)?.context("its kernels could not be judged in the time left")?;
-        let quality = self.screen.measure(&ours, "champion")?;
+        let quality = self.scales.screen.measure(&ours, "champion")?;
         if let Some(stop) = below(&quality, self.goal) {
             return Ok((Outcome::Stopped(stop), Vec::new()));
         }
@@ -152,7 +157,7 @@ impl Trials<'_, '_> {
         let mut other = theirs.as_ref().map(|b| Trial::start(b, "champion", Mode::Engine)).transpose()?;
         let layers = mine.layers.clone();
         let (mut series, mut against) = (BTreeMap::new(), BTreeMap::new());
-        let rounds = if other.is_some() { ROUNDS } else { 1 };
+        let rounds = if other.is_some() { ROUNDS } else { 2 };
         for round in 0..rounds {
             for &c in &self.goal.workload.concurrency {
                 let key = format!("tokens_per_s_c{c}");
@@ -169,7 +174,7 @@ impl Trials<'_, '_> {
             }
         }
         drop((mine, other));
-        let confirmed = self.confirm.measure(&ours, "champion")?;
+        let confirmed = self.scales.confirm(&quality, &ours, "champion")?;
         if let Some(stop) = below(&confirmed, self.goal) {
             return Ok((Outcome::Stopped(stop), layers));
         }
@@ -248,14 +253,14 @@ impl PlanTrials for Trials<'_, '_> {
         let choices = self.choices(point).ok()?;
         let planned = self.bench.tasks(&choices).ok()?;
         let base = self.bench.tasks(&self.reference).ok()?;
-        let fold = self.fold().ok()?;
+        let fold = &self.fold;
         let mut sum = 0.0;
         for p in &planned {
-            let known = champion_ns(&fold, p);
+            let known = champion_ns(fold, p);
             // Kernels that nobody searched yet are guessed to be like their neighbour, a little slower.
             let like = || {
                 let twin = base.iter().find(|b| b.name == p.name && b.task.rows == p.task.rows)?;
-                champion_ns(&fold, twin).map(|ns| ns * 1.02)
+                champion_ns(fold, twin).map(|ns| ns * 1.02)
             };
             sum += p.calls * known.or_else(like).unwrap_or(0.0) / 1e6;
         }
@@ -263,9 +268,9 @@ impl PlanTrials for Trials<'_, '_> {
     }
 
     fn kernels(&mut self, point: &Point) -> BTreeMap<String, Id<Candidate>> {
-        let found = self.choices(point).and_then(|c| {
+        let found = self.catch_up().and_then(|()| self.choices(point)).and_then(|c| {
             let planned = self.bench.tasks(&c)?;
-            engines::champions(&self.fold()?, &planned)
+            engines::champions(&self.fold, &planned)
         });
         found.ok().flatten().map(|chosen| engines::candidate_ids(&chosen)).unwrap_or_default()
     }

@@ -1,7 +1,7 @@
 //! What a build says while it runs, on stderr.
 
 use crate::cmd::ledger::verdict;
-use evidence::Verdict;
+use evidence::{Stop, Verdict};
 use std::io::IsTerminal;
 use swarm::Progress;
 use swarm::plans::PlanProgress;
@@ -36,23 +36,28 @@ impl Teller {
                     );
                 }
             }
-            Progress::Tried { task, proposal, decision, refused, speedup, overall, left } => {
+            Progress::Tried { task, proposal, decision, stopped, speedup, overall, left } => {
                 self.clear();
                 self.tried += 1;
                 self.promoted += u64::from(matches!(decision.verdict, Verdict::Promote(_)));
-                self.refused += u64::from(refused.is_some());
-                let why =
-                    refused.map_or(String::new(), |r| format!(" ({:?}: {})", r.reason, short(&r.detail)));
+                self.refused += u64::from(matches!(decision.verdict, Verdict::Refuse));
+                let words = match (&decision.verdict, stopped) {
+                    (Verdict::Evaluate(_), Some(Stop::Inconclusive { detail, .. })) => {
+                        format!("again later ({})", short(detail))
+                    }
+                    (other, Some(Stop::Rejected(r))) => {
+                        format!("{} ({:?}: {})", verdict(other), r.reason, short(&r.detail))
+                    }
+                    (other, _) => verdict(other),
+                };
                 let budget = left.wall.map_or(String::new(), |w| format!("  {}s left", w.as_secs()));
                 eprintln!(
-                    "  {:<44} {:<12} {}{why}  task x{speedup:.2}, all x{overall:.2}{budget}",
-                    short_task(task),
+                    "  {task:<22} {:<12} {words}  task x{speedup:.2}, all x{overall:.2}{budget}",
                     proposal.candidate.proposer.name,
-                    verdict(&decision.verdict)
                 );
             }
             Progress::Moved { task, .. } => eprintln!("  {task}: the champion has moved; trying again"),
-            Progress::Redirected { task } => eprintln!("  {}: stagnates; looking far away", short_task(task)),
+            Progress::Redirected { task } => eprintln!("  {task}: stagnates; looking far away"),
             Progress::Ended { how, overall } => {
                 self.clear();
                 eprintln!(
@@ -88,8 +93,4 @@ impl Teller {
 fn short(text: &str) -> String {
     let line = text.lines().next().unwrap_or("");
     line.chars().take(100).collect()
-}
-
-fn short_task(text: &str) -> String {
-    text.chars().take(60).collect()
 }

@@ -1,9 +1,9 @@
 //! The final table: reference, portable baseline and champion, side by side. Engines are measured over HTTP.
 
-use super::summary::{Row, Summary};
 use crate::cmd::bench;
 use crate::goal::Workload as Goal;
 use crate::served::Served;
+use crate::summary::{Row, Summary};
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use load::{PromptSpec, Workload};
@@ -47,43 +47,71 @@ pub fn reference(model: &Model, prompt: &[u32]) -> Result<Row> {
         ttft_ms: ttft,
         itl_ms: itl,
         memory_bytes: 4 * model.parameters(),
+        vs_portable: None,
         evidence: Vec::new(),
     })
 }
 
-/// A served engine at each concurrency of the goal.
-pub fn engine(bundle: &Path, name: &str, goal: &Goal, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Row>> {
-    let portable = name == "portable";
-    let served = Served::start(bundle, if portable { &["--portable"] } else { &[] })?;
-    let (prompt_tokens, output_tokens) =
-        if portable { (goal.prompt_tokens.min(32), FEW) } else { (goal.prompt_tokens, goal.output_tokens) };
+/// Portable plan and champion, served, at each concurrency of the goal. The portable plan answers fewer and shorter
+/// requests; the champion answers those too, so that their ratio compares equal work.
+pub fn engines(bundle: &Path, goal: &Goal, tokenizer: &Tokenizer, seed: u64) -> Result<Vec<Row>> {
+    let few = |c: u32| Load { requests: c, prompt: goal.prompt_tokens.min(32), output: FEW };
+    let whole =
+        |c: u32| Load { requests: (2 * c).max(6), prompt: goal.prompt_tokens, output: goal.output_tokens };
     let mut rows = Vec::new();
-    for &concurrency in &goal.concurrency {
-        let requests = if portable { concurrency } else { (2 * concurrency).max(6) };
-        let spec =
-            |count: u32, seed| PromptSpec { count: count as usize, tokens: prompt_tokens as usize, seed };
-        let items = bench::items(tokenizer, spec(requests, seed + u64::from(concurrency)), output_tokens)?;
-        let mut workload = Workload::closed(&served.url, &served.model, concurrency as usize, items);
-        workload.warm_up = bench::items(tokenizer, spec(concurrency.min(2), seed ^ 0x77), 4)?;
-        let run = load::run(&workload)?;
-        let summary = run.summary(None);
-        if summary.failed > 0 {
-            anyhow::bail!("{} of {requests} requests failed: {:?}", summary.failed, summary.failures);
-        }
-        rows.push(Row {
-            engine: name.to_owned(),
-            concurrency,
-            prompt_tokens,
-            output_tokens,
-            requests,
-            tokens_per_s: summary.output_tokens_per_s,
-            ttft_ms: run.samples.iter().filter_map(|s| s.ttft_ns).map(ms).collect(),
-            itl_ms: run.samples.iter().flat_map(|s| s.gaps_ns.iter().copied()).map(ms).collect(),
-            memory_bytes: served.peak_memory().unwrap_or(0),
-            evidence: Vec::new(),
-        });
+    let portable = Served::start(bundle, &["--portable"])?;
+    for &c in &goal.concurrency {
+        rows.push(row(&portable, "portable", c, few(c), tokenizer, seed)?);
+    }
+    drop(portable);
+    let champion = Served::start(bundle, &[])?;
+    for (i, &c) in goal.concurrency.iter().enumerate() {
+        let same = row(&champion, "champion", c, few(c), tokenizer, seed)?;
+        let mut full = row(&champion, "champion", c, whole(c), tokenizer, seed)?;
+        full.vs_portable = Some(same.tokens_per_s / rows[i].tokens_per_s).filter(|r| r.is_finite());
+        rows.push(full);
     }
     Ok(rows)
+}
+
+/// Requests of one row.
+#[derive(Clone, Copy)]
+struct Load {
+    requests: u32,
+    prompt: u32,
+    output: u32,
+}
+
+fn row(
+    served: &Served,
+    name: &str,
+    concurrency: u32,
+    load: Load,
+    tokenizer: &Tokenizer,
+    seed: u64,
+) -> Result<Row> {
+    let spec = |count: u32, seed| PromptSpec { count: count as usize, tokens: load.prompt as usize, seed };
+    let items = bench::items(tokenizer, spec(load.requests, seed + u64::from(concurrency)), load.output)?;
+    let mut workload = Workload::closed(&served.url, &served.model, concurrency as usize, items);
+    workload.warm_up = bench::items(tokenizer, spec(concurrency.min(2), seed ^ 0x77), 4)?;
+    let run = load::run(&workload)?;
+    let summary = run.summary(None);
+    if summary.failed > 0 {
+        anyhow::bail!("{} of {} requests failed: {:?}", summary.failed, load.requests, summary.failures);
+    }
+    Ok(Row {
+        engine: name.to_owned(),
+        concurrency,
+        prompt_tokens: load.prompt,
+        output_tokens: load.output,
+        requests: load.requests,
+        tokens_per_s: summary.output_tokens_per_s,
+        ttft_ms: run.samples.iter().filter_map(|s| s.ttft_ns).map(ms).collect(),
+        itl_ms: run.samples.iter().flat_map(|s| s.gaps_ns.iter().copied()).map(ms).collect(),
+        memory_bytes: served.peak_memory().unwrap_or(0),
+        vs_portable: None,
+        evidence: Vec::new(),
+    })
 }
 
 fn ms(ns: u64) -> f64 {
@@ -105,11 +133,7 @@ pub fn print(summary: &Summary) -> Table {
     ]);
     let median = |values: &[f64]| statistics::median(values).map_or("-".to_owned(), |m| format!("{m:.1}"));
     for row in &summary.table {
-        let base = summary
-            .table
-            .iter()
-            .find(|b| b.engine == "portable" && b.concurrency == row.concurrency)
-            .map_or("-".to_owned(), |b| format!("{:.1}x", row.tokens_per_s / b.tokens_per_s));
+        let base = row.vs_portable.map_or("-".to_owned(), |r| format!("{r:.1}x"));
         let p95 = |values: &[f64]| {
             let tail = statistics::Sample::new(values).ok().and_then(|s| s.tail().ok().map(|t| t.p95()));
             match tail.filter(|_| row.requests >= 100) {

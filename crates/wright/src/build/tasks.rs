@@ -35,11 +35,8 @@ pub fn tasks(
     for (name, operation) in emit::operations(shape, choices) {
         let logits = name == emit::compose::name::HEAD;
         let batching = &choices.batching;
-        let most = if logits {
-            (batching.max_sequences + engine::sizes::SPARE_LOGIT_ROWS).min(batching.max_rows)
-        } else {
-            batching.max_rows
-        };
+        // The head runs for one row of each sequence.
+        let most = if logits { batching.max_sequences.min(batching.max_rows) } else { batching.max_rows };
         let class = class_of(&operation, target)?;
         let buckets: Vec<RowBucket> = if searchable(&operation, target) {
             RowBucket::ALL.into_iter().filter(|b| b.low <= most).collect()
@@ -72,11 +69,12 @@ pub fn tasks(
 /// the inverse of the time that a token takes there (the metric is a geometric mean).
 fn passes(workload: &Workload, choices: &PlanChoices, bucket: RowBucket, logits: bool) -> f64 {
     let (prompt, output) = (f64::from(workload.prompt_tokens), f64::from(workload.output_tokens));
-    let mut sum = 0.0;
+    let (mut sum, mut weights) = (0.0, 0.0);
     for &c in &workload.concurrency {
         let rows = c.min(choices.batching.max_sequences);
         // A pass of c rows costs about 1 + 0.08 c passes of one row on machines that stream weights.
         let weight = f64::from(c) / (1.0 + 0.08 * f64::from(c));
+        weights += weight;
         let mut passes = 0.0;
         if bucket.contains(rows) {
             passes += 1.0 / f64::from(c);
@@ -88,7 +86,7 @@ fn passes(workload: &Workload, choices: &PlanChoices, bucket: RowBucket, logits:
         sum += weight * passes;
     }
     // Buckets that only mixed batches reach still count a little.
-    sum.max(0.01)
+    (sum / weights).max(0.001)
 }
 
 /// The numeric class that a search for this operation and target is about: that of the fastest kind of code.
@@ -117,6 +115,7 @@ pub fn spec(planned: &PlannedTask, ceilings: &MeasuredCeilings, seeds: Vec<Chang
     let floor = ceilings.floor_ns(&t.operation, high, t.context, t.target.threads);
     let generators = kernels::generators::generators().to_vec();
     TaskSpec {
+        name: planned.name.clone(),
         task: t.pose(),
         operation: t.operation,
         rows: t.rows,

@@ -7,7 +7,6 @@ pub mod records;
 mod sections;
 pub mod source;
 mod story;
-pub mod summary;
 
 #[cfg(test)]
 mod tests;

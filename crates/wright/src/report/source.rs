@@ -1,7 +1,7 @@
 //! Where a page's content comes from: a bundle's folder or a ledger.
 
 use super::records::Records;
-use super::summary::Summary;
+use crate::summary::Summary;
 use anyhow::{Context, Result, bail};
 use ledger::{Fold, Record};
 use plan::Manifest;

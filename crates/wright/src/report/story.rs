@@ -1,7 +1,7 @@
 //! What the ledger tells about each task: who reigned, and what each change bought.
 
 use super::source::Source;
-use super::summary::Operation;
+use crate::summary::Operation;
 use evidence::{Candidate, Change, Contract, Effect, Evidence, Id, Measured, Outcome, Phase, Samples, Task};
 use ledger::{Fold, Seen};
 use std::collections::BTreeMap;

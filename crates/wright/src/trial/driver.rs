@@ -142,17 +142,18 @@ impl Trial {
         }
     }
 
-    /// Logits of every position of `tokens`, `[tokens][vocab]`.
-    pub fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
-        self.send(&Command::Logits { tokens: tokens.to_vec() })?;
+    /// Logits of the positions of `tokens` from `from` on, `[positions][vocab]`.
+    pub fn logits(&mut self, tokens: &[u32], from: usize) -> Result<Vec<f32>> {
+        let wanted = tokens.len().saturating_sub(from);
+        self.send(&Command::Logits { tokens: tokens.to_vec(), from })?;
         match self.reply()?.1 {
-            Reply::Logits { rows } if rows as usize == tokens.len() => {}
-            other => bail!("the engine worker answered {other:?} to {} positions", tokens.len()),
+            Reply::Logits { rows } if rows as usize == wanted => {}
+            other => bail!("the engine worker answered {other:?} to {wanted} positions"),
         }
-        let mut bytes = vec![0u8; tokens.len() * self.vocab * 4];
+        let mut logits = vec![0f32; wanted * self.vocab];
         self.logits.seek(SeekFrom::Start(0))?;
-        self.logits.read_exact(&mut bytes).context("reading logits")?;
-        Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+        self.logits.read_exact(bytemuck::cast_slice_mut(&mut logits)).context("reading logits")?;
+        Ok(logits)
     }
 
     /// Runs the prompts in a closed loop at `concurrency`, each to `output_tokens` tokens.

@@ -16,9 +16,10 @@ pub enum Command {
     },
     /// Run what was armed. Answered by `Done`.
     Go,
-    /// Logits of every position of a window. Answered by `Logits`, with the values in the shared file.
+    /// Logits of a window's positions from `from` on. Answered by `Logits`, with the values in the shared file.
     Logits {
         tokens: Vec<u32>,
+        from: usize,
     },
     /// Generate greedily, to the full length.
     Submit {

@@ -1,4 +1,5 @@
-//! Quality of an engine: divergence from the f32 reference model of the same weights on held-out text.
+//! Quality of an engine: divergence from the f32 reference model of the same weights on held-out text, scored at the
+//! positions that `llama-perplexity` scores: the second half of each window, where a next token follows.
 
 use super::driver::{Mode, Trial};
 use crate::text::HeldOut;
@@ -36,6 +37,32 @@ impl Quality {
     }
 }
 
+/// Figures of both texts. Engines of equal arithmetic give equal bits, whatever kernels they are made of: where an
+/// engine's figures on the screening text are those of an engine that was confirmed, bit for bit, so is the rest.
+pub struct Scales {
+    pub screen: Yardstick,
+    pub confirm: Yardstick,
+    confirmed: Vec<(Quality, Quality)>,
+}
+
+impl Scales {
+    /// Both texts, nothing measured yet.
+    pub fn new(model: &Model, cache: &Path) -> Result<Self> {
+        let open = |text| Yardstick::new(model, text, cache);
+        Ok(Self { screen: open(HeldOut::Screen)?, confirm: open(HeldOut::Confirm)?, confirmed: Vec::new() })
+    }
+
+    /// Figures on the confirming text of an engine whose figures on the screening text are `screened`.
+    pub fn confirm(&mut self, screened: &Quality, bundle: &Path, plan: &str) -> Result<Quality> {
+        if let Some((_, known)) = self.confirmed.iter().find(|(s, _)| s == screened) {
+            return Ok(*known);
+        }
+        let quality = self.confirm.measure(bundle, plan)?;
+        self.confirmed.push((*screened, quality));
+        Ok(quality)
+    }
+}
+
 /// The reference's side, ready to be compared with many engines.
 pub struct Yardstick {
     reference: Reference,
@@ -55,17 +82,19 @@ impl Yardstick {
         Ok(Self { width: model.config().hidden, reference, windows, hidden })
     }
 
-    /// Runs the text through an engine in a sandboxed worker and compares all positions.
+    /// Runs the text through an engine in a sandboxed worker and compares the scored positions.
     pub fn measure(&self, bundle: &Path, plan: &str) -> Result<Quality> {
         let mut trial = Trial::start(bundle, plan, Mode::Executor).context("starting a quality trial")?;
         let mut divergence = Divergence::new();
         let mut at = 0;
         for window in &self.windows {
-            let candidate = trial.logits(window)?;
-            let vocab = candidate.len() / window.len();
-            let hidden = &self.hidden[at * self.width..(at + window.len()) * self.width];
+            let from = window.len() / 2;
+            let evaluated = &window[..window.len() - 1];
+            let candidate = trial.logits(evaluated, from)?;
+            let next: Vec<Option<u32>> = window[from + 1..].iter().copied().map(Some).collect();
+            let vocab = candidate.len() / next.len();
+            let hidden = &self.hidden[(at + from) * self.width..(at + evaluated.len()) * self.width];
             let reference = self.reference.logits(hidden);
-            let next: Vec<Option<u32>> = window.iter().skip(1).copied().map(Some).chain([None]).collect();
             divergence.push_rows(&reference, &candidate, vocab, &next)?;
             at += window.len();
         }

@@ -52,15 +52,9 @@ fn ready(vocab: u32) -> Result<()> {
     say(&Reply::Ready { resident, layers, vocab })
 }
 
-fn executor(bundle: &Path, mut options: EngineOptions, mut file: File) -> Result<()> {
-    let opened = Bundle::open(bundle, &options)?;
-    // The head is planned for as many rows as sequences may run.
-    let rows = opened.plan.batching.max_sequences;
-    options.logit_rows = Some(rows);
-    drop(opened);
+fn executor(bundle: &Path, options: EngineOptions, mut file: File) -> Result<()> {
     let mut executor = Executor::new(Bundle::open(bundle, &options)?, &options)?;
     let vocab = executor.plan().model.vocab;
-    let chunk = rows;
     ready(vocab)?;
     let mut armed = None;
     for command in commands() {
@@ -80,14 +74,16 @@ fn executor(bundle: &Path, mut options: EngineOptions, mut file: File) -> Result
                 Some((replay, passes)) => executor.replay(replay, passes).map(|_| Reply::Done),
                 None => bail!("go without arm"),
             },
-            Command::Logits { tokens } => {
-                let mut bytes = Vec::with_capacity(tokens.len() * vocab as usize * 4);
-                let visited = executor.logits_for(&tokens, chunk, &mut |_, row| {
-                    bytes.extend(row.iter().flat_map(|v| v.to_le_bytes()));
-                });
+            Command::Logits { tokens, from } => {
                 file.seek(SeekFrom::Start(0))?;
-                file.write_all(&bytes)?;
-                visited.map(|()| Reply::Logits { rows: tokens.len() as u32 })
+                let mut written = Ok(0);
+                let visited = executor.logits_for(&tokens, from, u32::MAX, &mut |_, row| {
+                    if let Ok(rows) = written {
+                        written = file.write_all(bytemuck::cast_slice(row)).map(|()| rows + 1);
+                    }
+                });
+                let rows = written?;
+                visited.map(|()| Reply::Logits { rows })
             }
             Command::Submit { .. } => bail!("requests need the engine mode"),
             Command::Quit => return Ok(()),

@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use crate::cmd::bench;
 use crate::report::records::Records;
-use crate::report::summary::Summary;
+use crate::summary::Summary;
 use crate::text::HeldOut;
 use crate::trial::driver::{Mode, Trial};
 use crate::trial::quality::{Quality, Yardstick};

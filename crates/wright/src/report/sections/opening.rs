@@ -4,7 +4,7 @@ use crate::report::html::{Links, escape, number, times};
 use crate::report::page::Section;
 use crate::report::source::Source;
 use crate::report::story::{TaskStory, overall};
-use crate::report::summary::{Row, Summary};
+use crate::summary::{Row, Summary};
 use std::fmt::Write;
 
 /// Title of the page.
@@ -58,9 +58,7 @@ fn facts(source: &Source) -> Vec<String> {
     let machine = source.manifest.as_ref().map(|m| &m.machine);
     let summary = source.summary.as_ref();
     let named = summary.and_then(|s| s.machine.get("name").or(s.machine.get("cpu")));
-    if let Some(name) =
-        named.and_then(|v| v.as_str()).or(machine.and_then(|m| m.get("cpu")).map(String::as_str))
-    {
+    if let Some(name) = named.map(String::as_str).or(machine.and_then(|m| m.get("cpu")).map(String::as_str)) {
         facts.push(escape(name));
     }
     let mut target = summary.map(|s| s.target.clone()).unwrap_or_default();
@@ -85,20 +83,10 @@ fn speed_tiles(out: &mut String, source: &Source, summary: &Summary, links: &Lin
     for row in summary.table.iter().filter(|r| r.engine == "champion" && r.tokens_per_s.is_finite()) {
         let name = format!("Concurrency {}", row.concurrency);
         let evidence = cited(links, &evidence(source, row));
-        match summary.row("portable", row.concurrency).filter(|p| p.tokens_per_s > 0.0) {
-            Some(p) => {
-                let small = format!(
-                    "{} output tokens/s, portable {}{evidence}",
-                    number(row.tokens_per_s),
-                    number(p.tokens_per_s)
-                );
-                tile(
-                    out,
-                    "hero",
-                    &format!("{name}, against portable"),
-                    &times(row.tokens_per_s / p.tokens_per_s),
-                    &small,
-                );
+        match row.vs_portable {
+            Some(ratio) => {
+                let small = format!("{} output tokens/s{evidence}", number(row.tokens_per_s));
+                tile(out, "hero", &format!("{name}, against portable"), &times(ratio), &small);
             }
             None => {
                 tile(out, "hero", &name, &number(row.tokens_per_s), &format!("output tokens/s{evidence}"))
@@ -185,7 +173,7 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
             r.concurrency,
             escape(&r.engine),
             number(r.tokens_per_s),
-            ratio(summary, r),
+            r.vs_portable.map_or(String::new(), times),
             r.prompt_tokens,
             r.output_tokens,
             r.requests,
@@ -195,28 +183,14 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
         );
     }
     body += "</tbody></table></div>";
-    if unequal(summary) {
-        body += "<p class=\"lead\">Portable and champion were measured with different prompt or output lengths (see the column): \
-                 the ratio compares rates, not equal work.</p>";
+    if let Some(p) = summary.table.iter().find(|r| r.engine == "portable") {
+        let _ = write!(
+            body,
+            "<p class=\"lead\">\"vs portable\": champion and portable plan on the same prompts, {} tokens in and {} out.</p>",
+            p.prompt_tokens, p.output_tokens
+        );
     }
     Some(Section { anchor: "speed", title: "Speed", body })
-}
-
-/// A row against the portable one of its concurrency.
-fn ratio(summary: &Summary, row: &Row) -> String {
-    let portable = summary.row("portable", row.concurrency).filter(|p| p.tokens_per_s > 0.0);
-    match (row.engine.as_str(), portable) {
-        ("portable", _) | (_, None) => String::new(),
-        (_, Some(p)) => times(row.tokens_per_s / p.tokens_per_s),
-    }
-}
-
-/// Whether champion and portable rows differ in their workload.
-fn unequal(summary: &Summary) -> bool {
-    summary.table.iter().filter(|r| r.engine == "champion").any(|r| {
-        let portable = summary.row("portable", r.concurrency);
-        portable.is_some_and(|p| (p.prompt_tokens, p.output_tokens) != (r.prompt_tokens, r.output_tokens))
-    })
 }
 
 fn megabytes(bytes: u64) -> String {

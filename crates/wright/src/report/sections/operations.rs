@@ -5,7 +5,7 @@ use crate::report::html::{Links, clip, escape, number, time, times};
 use crate::report::page::Section;
 use crate::report::source::Source;
 use crate::report::story::{TaskStory, confirmation, first_row, place};
-use crate::report::summary::{Operation, Step};
+use crate::summary::{Operation, Step};
 use evidence::Id;
 use std::collections::BTreeMap;
 use std::fmt::Write;

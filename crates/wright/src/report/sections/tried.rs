@@ -187,12 +187,11 @@ pub fn plans(source: &Source) -> Option<Section> {
     if !s.plan.is_empty() {
         body += "<p class=\"lead\">What the search chose across operations.</p><div class=\"panel scroll\"><table><tbody>";
         for (axis, value) in &s.plan {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let _ = write!(
                 body,
                 "<tr><td>{}</td><td><code>{}</code></td></tr>",
                 clip(axis, 80),
-                clip(&value, 200)
+                clip(value, 200)
             );
         }
         body += "</tbody></table></div>";

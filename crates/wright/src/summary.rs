@@ -1,32 +1,36 @@
-//! `build.json`: what a build measured, for pages and people. Everything may be missing.
+//! `build.json`: what a build found and measured, written for the report, for people and for programs. Whoever reads it
+//! finds everything optional: another version may have written it.
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The whole file.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Summary {
     pub model: String,
-    pub machine: BTreeMap<String, serde_json::Value>,
+    pub machine: BTreeMap<String, String>,
     pub ceilings: BTreeMap<String, f64>,
     pub target: String,
     pub seed: u64,
+    /// Wall time of the search, seconds, all processes of the build together.
     pub search_s: f64,
     pub evaluations: u64,
+    /// Evaluations of this engine's kernel tasks by what became of them.
+    pub counts: BTreeMap<String, u64>,
     pub table: Vec<Row>,
     pub quality: Option<Quality>,
     pub operations: Vec<Operation>,
     pub profile: Vec<Step>,
     pub audit: Vec<Audit>,
-    pub plan: BTreeMap<String, serde_json::Value>,
+    pub plan: BTreeMap<String, String>,
     pub plan_trials: Vec<PlanTrial>,
 }
 
 /// One engine under one load.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Row {
     /// `reference`, `portable` or `champion`.
@@ -40,11 +44,13 @@ pub struct Row {
     pub itl_ms: Vec<f64>,
     pub requests: u32,
     pub memory_bytes: u64,
+    /// Output tokens per second over the portable plan's, both on the portable row's prompts and lengths.
+    pub vs_portable: Option<f64>,
     pub evidence: Vec<String>,
 }
 
 /// The champion's quality on held-out text.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quality {
     #[serde(deserialize_with = "number")]
@@ -61,7 +67,7 @@ pub struct Quality {
 }
 
 /// One operation of the champion plan at one bucket of rows.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Operation {
     pub name: String,
@@ -80,7 +86,7 @@ pub struct Operation {
 }
 
 /// Time of one step of a pass.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Step {
     pub rows: u32,
@@ -91,7 +97,7 @@ pub struct Step {
 }
 
 /// A part left out and measured again.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Audit {
     pub part: String,
@@ -100,7 +106,7 @@ pub struct Audit {
 }
 
 /// A plan that was tried.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PlanTrial {
     pub choices: String,
