@@ -43,9 +43,9 @@ wait "$llama_pid" "$ours_pid" 2>/dev/null || true
 echo "divergence of llama.cpp from the f32 weights"
 f32=$scratch/f32.gguf text=crates/wright/text/confirm.txt
 cargo run -q --release --locked -p model --example f32_gguf -- "$MODEL_GGUF" "$f32"
-"$LLAMA_PERPLEXITY" -m "$f32" -f "$text" -t "$THREADS" -c 256 --kl-divergence-base "$scratch/base.kld" \
+"$LLAMA_PERPLEXITY" -m "$f32" -f "$text" -t "$THREADS" -c 256 --chunks 32 --kl-divergence-base "$scratch/base.kld" \
   >"$scratch/base.txt" 2>&1 || { tail -5 "$scratch/base.txt" >&2; fail "the f32 logits could not be written"; }
-"$LLAMA_PERPLEXITY" -m "$MODEL_GGUF" -f "$text" -t "$THREADS" -c 256 --kl-divergence-base "$scratch/base.kld" \
+"$LLAMA_PERPLEXITY" -m "$MODEL_GGUF" -f "$text" -t "$THREADS" -c 256 --chunks 32 --kl-divergence-base "$scratch/base.kld" \
   --kl-divergence >"$scratch/kl.txt" 2>&1 || { tail -5 "$scratch/kl.txt" >&2; fail "no divergence of llama.cpp"; }
 
 {
@@ -67,9 +67,9 @@ for concurrency, comparison in json.load(open(sys.argv[1]))["comparisons"]:
         print(f"  {r['metric']:<22} {r['median']:.3f} ({r['low']:.3f} to {r['high']:.3f}) {r['verdict']}: {rounds}")
 quality = json.load(open(sys.argv[2]))["quality"]
 print(f"ours: KL {quality['kl']:.6f} nats/token, top-1 {quality['top1']:.4f}, perplexity {quality['perplexity']:.3f}"
-      f" (f32 {quality['reference_perplexity']:.3f}) over {quality['tokens']} tokens in windows of 256")
+      f" (f32 {quality['reference_perplexity']:.3f}) over {quality['tokens']} positions: the second halves of 32 windows of 256")
 PY
-  echo "llama.cpp, llama-perplexity --kl-divergence -c 256 on the same text (it scores the second half of each window):"
+  echo "llama.cpp, llama-perplexity --kl-divergence -c 256 --chunks 32 on the same positions of the same text:"
   grep -E 'Mean +KLD|Mean PPL\(Q\)  |Mean PPL\(base\)  |Same top p' "$scratch/kl.txt" | sed 's/^/  /'
 } | tee "$out"
 gzip -c "$scratch/raw.jsonl" >"${out%.txt}.raw.jsonl.gz"

@@ -148,6 +148,14 @@ fn fill(folder: &Path, contents: &Contents, packed: &PackedFile) -> Result<Manif
     put_json(&folder.join("plan-portable.json"), contents.portable)?;
     let text = folder.join("tokenizer");
     contents.model.write_text_files(&text).map_err(|e| EmitError::Model(e.to_string()))?;
+    let mut files = BTreeMap::new();
+    for path in
+        ["plan.json", "plan-portable.json"].map(|name| folder.join(name)).into_iter().chain(inside(&text)?)
+    {
+        let bytes = fs::read(&path).map_err(EmitError::io(&path))?;
+        let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+        files.insert(name, blake3::hash(&bytes).to_hex().to_string());
+    }
     let about = contents.about;
     put(&folder.join("evidence.jsonl"), about.evidence.as_bytes())?;
     put(&folder.join("NOTICE"), notice(contents.model).as_bytes())?;
@@ -163,11 +171,18 @@ fn fill(folder: &Path, contents: &Contents, packed: &PackedFile) -> Result<Manif
         tensors: packed.tensors.clone(),
         weights_bytes: packed.bytes,
         weights_digest: packed.digest.clone(),
+        files,
         ledger_head: about.ledger_head.clone(),
         claims: about.claims.clone(),
     };
     put_json(&folder.join("manifest.json"), &manifest)?;
     Ok(manifest)
+}
+
+/// The files in a folder.
+fn inside(folder: &Path) -> Result<Vec<PathBuf>, EmitError> {
+    let entries = fs::read_dir(folder).and_then(|entries| entries.map(|e| Ok(e?.path())).collect());
+    entries.map_err(EmitError::io(folder))
 }
 
 /// Replaces the manifest of a finished bundle (claims that were measured on the bundle itself), and its evidence.

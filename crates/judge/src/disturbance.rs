@@ -41,6 +41,26 @@ impl ProcessorTime {
     }
 }
 
+/// Share of the processors' time that neither this process nor `others` (process ids) had while `work` ran, and the
+/// result of `work`; the share is `None` where the system does not tell, or too little time passed.
+pub fn while_running<T>(others: &[u32], work: impl FnOnce() -> T) -> (T, Option<f64>) {
+    let own = || -> Option<u64> {
+        others
+            .iter()
+            .map(|p| used_by(*p))
+            .sum::<Option<u64>>()
+            .zip(used_by(std::process::id()))
+            .map(|(a, b)| a + b)
+    };
+    let before = ProcessorTime::now().zip(own());
+    let result = work();
+    let after = ProcessorTime::now().zip(own());
+    let share = before.zip(after).and_then(|((a, used_a), (b, used_b))| {
+        Some(b.stolen_since(&a)? + b.foreign_since(&a, used_b.saturating_sub(used_a))?)
+    });
+    (result, share)
+}
+
 /// Ticks that a process (all its threads) has used; `None` if it is gone.
 pub fn used_by(pid: u32) -> Option<u64> {
     ticks(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)

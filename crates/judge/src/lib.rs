@@ -12,7 +12,7 @@
 
 pub mod cases;
 pub mod check;
-mod disturbance;
+pub mod disturbance;
 pub mod error;
 mod judge;
 mod lane;

@@ -2,8 +2,7 @@
 
 use crate::error::JudgeError;
 use evidence::{Candidate, Content, Contract, Direction, Id, Metric, Task, Workloads};
-use plan::{Feature, Launch, Operation, RowBucket, Target};
-use std::collections::BTreeSet;
+use plan::{Launch, Operation, RowBucket, Target};
 
 /// One operation for one row bucket on one target.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,8 +98,7 @@ impl KernelTask {
         };
         let operation: Operation =
             serde_json::from_str(definition).map_err(|e| bad(format!("definition: {e}")))?;
-        let target = read_target(&task.target)
-            .ok_or_else(|| bad(format!("'{}' is no target such as x86_64+avx2/t2", task.target)))?;
+        let target = task.target.parse::<Target>().map_err(|e| bad(e.to_string()))?;
         let mut screen = Vec::new();
         let mut context = 0;
         for case in &task.screen.cases {
@@ -122,16 +120,6 @@ impl KernelTask {
     }
 }
 
-/// Reads what [`Target`]'s `Display` writes.
-fn read_target(text: &str) -> Option<Target> {
-    let (isa, threads) = text.rsplit_once("/t")?;
-    let mut parts = isa.split('+');
-    let arch = parts.next()?.to_owned();
-    let features: Option<BTreeSet<Feature>> =
-        parts.map(|name| Feature::ALL.into_iter().find(|f| f.name() == name)).collect();
-    Some(Target { arch, features: features?, threads: threads.parse().ok()? })
-}
-
 /// A kernel candidate as the judge takes it: complete source and launch description.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
@@ -143,7 +131,7 @@ pub struct Submission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plan::{Activation, Epilogue, Prologue, WeightFormat, WeightLayout, Zero};
+    use plan::{Activation, Epilogue, Feature, Prologue, WeightFormat, WeightLayout, Zero};
 
     #[test]
     fn stored_and_read_back() {

@@ -67,6 +67,9 @@ pub struct Manifest {
     /// Length and BLAKE3 of `weights.bin`.
     pub weights_bytes: u64,
     pub weights_digest: String,
+    /// BLAKE3 of plans, tokenizer and template, by their paths in the folder.
+    #[serde(default)]
+    pub files: BTreeMap<String, String>,
     /// Head of the ledger when the bundle was written: position and digest.
     pub ledger_head: Option<(u64, String)>,
     /// Claims, each with the evidence ids that it rests on.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 
 /// Instruction-set features that kernels may use, as groups that are detected together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -70,5 +71,46 @@ impl fmt::Display for Target {
             write!(f, "+{}", feature.name())?;
         }
         write!(f, "/t{}", self.threads)
+    }
+}
+
+/// A text that is no target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a target such as x86_64+avx2/t2")]
+pub struct BadTarget(String);
+
+/// Reads what `Display` writes.
+impl FromStr for Target {
+    type Err = BadTarget;
+
+    fn from_str(text: &str) -> Result<Self, BadTarget> {
+        let read = || {
+            let (isa, threads) = text.split_once("/t")?;
+            let mut parts = isa.split('+');
+            let arch = parts.next().filter(|a| !a.is_empty())?.to_owned();
+            let feature = |name| Feature::ALL.into_iter().find(|f: &Feature| f.name() == name);
+            Some(Self {
+                arch,
+                features: parts.map(feature).collect::<Option<_>>()?,
+                threads: threads.parse().ok()?,
+            })
+        };
+        read().ok_or_else(|| BadTarget(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_read_back() {
+        for text in ["x86_64/t1", "x86_64+avx2+avx512+avx512vnni/t2"] {
+            assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
+        }
+        for text in ["", "x86_64", "x86_64+sse9/t2", "+avx2/t1", "x86_64/tx"] {
+            let error = text.parse::<Target>().unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
     }
 }

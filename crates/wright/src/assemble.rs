@@ -125,30 +125,3 @@ pub fn portable_set(
     }
     Ok(set)
 }
-
-/// Reads what `Target`'s `Display` writes, for example `x86_64+avx2+avx512/t2`.
-pub fn parse_target(text: &str) -> Result<Target> {
-    let bad = || anyhow!("'{text}' is not a target such as x86_64+avx2/t2");
-    let (isa, threads) = text.split_once("/t").ok_or_else(bad)?;
-    let mut parts = isa.split('+');
-    let arch = parts.next().filter(|a| !a.is_empty()).ok_or_else(bad)?.to_owned();
-    let features = parts
-        .map(|name| plan::Feature::ALL.into_iter().find(|f| f.name() == name).ok_or_else(bad))
-        .collect::<Result<_>>()?;
-    Ok(Target { arch, features, threads: threads.parse().map_err(|_| bad())? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn targets_read_back() {
-        for text in ["x86_64/t1", "x86_64+avx2+avx512+avx512vnni/t2"] {
-            assert_eq!(parse_target(text).unwrap().to_string(), text);
-        }
-        for text in ["", "x86_64", "x86_64+sse9/t2", "+avx2/t1", "x86_64/tx"] {
-            assert!(parse_target(text).is_err(), "{text}");
-        }
-    }
-}

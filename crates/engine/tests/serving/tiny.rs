@@ -355,6 +355,7 @@ fn write(dir: &Path) {
         tensors: entries,
         weights_bytes: file.len() as u64,
         weights_digest: blake3::hash(&file).to_hex().to_string(),
+        files: BTreeMap::new(),
         ledger_head: None,
         claims: Vec::new(),
     };

@@ -66,7 +66,8 @@ pub fn tasks(
 }
 
 /// Passes with rows in this bucket for one output token, averaged over the workload's concurrencies, each weighed by
-/// the inverse of the time that a token takes there (the metric is a geometric mean).
+/// the inverse of the time that a token takes there (the metric is a geometric mean). Large passes count by their rows:
+/// calls of the open bucket are timed at the most rows of a pass.
 fn passes(workload: &Workload, choices: &PlanChoices, bucket: RowBucket, logits: bool) -> f64 {
     let (prompt, output) = (f64::from(workload.prompt_tokens), f64::from(workload.output_tokens));
     let (mut sum, mut weights) = (0.0, 0.0);
@@ -81,7 +82,9 @@ fn passes(workload: &Workload, choices: &PlanChoices, bucket: RowBucket, logits:
         }
         let chunk = choices.batching.prefill_chunk.min(workload.prompt_tokens).max(1);
         if !logits && bucket.contains(chunk) {
-            passes += prompt / f64::from(chunk) / output;
+            let share =
+                if bucket.low > 32 { f64::from(chunk) / f64::from(choices.batching.max_rows) } else { 1.0 };
+            passes += share * prompt / f64::from(chunk) / output;
         }
         sum += weight * passes;
     }

@@ -87,7 +87,7 @@ fn source(fold: &Fold, candidate: &Candidate) -> Result<String> {
             };
             let operation = serde_json::from_str(definition)?;
             let rows = plan::RowBucket { low: *rows_low, high: *rows_high };
-            let target = assemble::parse_target(&task.target)?;
+            let target = task.target.parse()?;
             let g = assemble::generator(generator)?;
             Ok(g.generate(&operation, rows, &target, point, *max_rows)?.source)
         }

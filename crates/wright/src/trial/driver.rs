@@ -106,6 +106,11 @@ impl Trial {
         Ok(trial)
     }
 
+    /// The worker's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     fn send(&mut self, command: &Command) -> Result<()> {
         let mut line = serde_json::to_vec(command)?;
         line.push(b'\n');

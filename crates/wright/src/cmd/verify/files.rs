@@ -14,12 +14,14 @@ use std::path::{Component, Path, PathBuf};
 pub fn check(bundle: &Path, manifest: &Manifest) -> Vec<Finding> {
     let mut findings = vec![version(manifest), weights(bundle, manifest)];
     findings.push(kernel_files(bundle, manifest));
-    for name in ["plan.json", "plan-portable.json"] {
+    let plans = ["plan.json", "plan-portable.json"];
+    for name in plans {
         findings.push(match plan(bundle, name, manifest) {
             Ok(detail) => Finding::agrees(name, detail),
             Err(e) => Finding::differs(name, format!("{e:#}")),
         });
     }
+    findings.push(texts(bundle, manifest, &plans));
     findings
 }
 
@@ -75,9 +77,30 @@ fn kernel_files(bundle: &Path, manifest: &Manifest) -> Finding {
     finding("kernels/", compare())
 }
 
-/// The manifest names no digest of the plans; what can be checked is that they fit it.
-fn plan(bundle: &Path, name: &str, manifest: &Manifest) -> Result<String> {
+/// Reads a file whose digest the manifest has.
+fn read_listed(bundle: &Path, name: &str, manifest: &Manifest) -> Result<Vec<u8>> {
+    let listed = manifest.files.get(name).ok_or_else(|| anyhow!("the manifest has no digest of {name}"))?;
     let bytes = read_within(bundle, name)?;
+    if blake3::hash(&bytes).to_hex().as_str() != *listed {
+        bail!("the digest of {name} is not the manifest's");
+    }
+    Ok(bytes)
+}
+
+/// Tokenizer, template and what else is listed.
+fn texts(bundle: &Path, manifest: &Manifest, plans: &[&str]) -> Finding {
+    let others = manifest.files.keys().filter(|name| !plans.contains(&name.as_str()));
+    let compare = || -> Result<String> {
+        let names: Vec<&str> = others
+            .map(|name| read_listed(bundle, name, manifest).map(|_| name.rsplit('/').next().unwrap_or(name)))
+            .collect::<Result<_>>()?;
+        Ok(names.join(", "))
+    };
+    finding("tokenizer/", compare())
+}
+
+fn plan(bundle: &Path, name: &str, manifest: &Manifest) -> Result<String> {
+    let bytes = read_listed(bundle, name, manifest)?;
     let plan: Plan = serde_json::from_slice(&bytes)?;
     if (plan.version, plan.abi) != (PLAN_VERSION, ABI_VERSION) {
         bail!("format {}, kernel ABI {} are of another version", plan.version, plan.abi);
