@@ -147,18 +147,34 @@ fn open_weights(path: &Path, manifest: &Manifest, memory: WeightMemory) -> Resul
     // SAFETY: the mapping is read-only and private. A bundle that is rewritten in place while it is served would
     // show torn weights; `wright` writes bundles to a new folder and renames it.
     let map = unsafe { Mmap::map(&file) }.map_err(read)?;
-    match memory {
-        WeightMemory::Mapped => {
+    let huge = match memory {
+        WeightMemory::Auto => huge_pages_pay(map.len() as u64),
+        WeightMemory::HugePages => true,
+        WeightMemory::Mapped => false,
+    };
+    match huge {
+        false => {
             // Advice only: reading ahead, as the whole file is used in every pass.
             let _ = map.advise(memmap2::Advice::WillNeed);
             Ok(Weights::Mapped(map))
         }
-        WeightMemory::HugePages => {
+        true => {
             let mut buffer = AlignedBuffer::zeroed(map.len(), "the weights")?;
             buffer.bytes_mut().copy_from_slice(&map);
             Ok(Weights::Private(buffer))
         }
     }
+}
+
+/// Whether the system gives huge pages on request, and has room for a copy beside the mapped file.
+fn huge_pages_pay(bytes: u64) -> bool {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let given = setting.contains("[madvise]") || setting.contains("[always]");
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = memory.lines().find_map(|line| {
+        line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    given && available.is_some_and(|kib| kib / 2 > bytes / 1024)
 }
 
 fn check_tensors(

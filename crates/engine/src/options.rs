@@ -20,8 +20,11 @@ pub enum PlanChoice {
 /// Where the packed weights lie while they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightMemory {
-    /// Memory mapped from the bundle, shared with the page cache.
+    /// Huge pages where the system gives them on request and twice the memory is free, else mapped. Streaming weights
+    /// from huge pages is faster by 5 to 10 % on machines whose memory bounds decoding.
     #[default]
+    Auto,
+    /// Memory mapped from the bundle, shared with the page cache.
     Mapped,
     /// Copied to private memory for which huge pages are asked.
     HugePages,

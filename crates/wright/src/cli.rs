@@ -129,9 +129,21 @@ pub struct Serve {
     /// Tokens of KV cache [default: the plan's]
     #[arg(long)]
     pub kv_tokens: Option<u32>,
+    /// Where the packed weights lie: mapped from the bundle, or copied to huge pages (faster)
+    #[arg(long, value_enum, default_value_t = Weights::Auto)]
+    pub weights: Weights,
     /// Seconds that open requests get to finish after SIGTERM
     #[arg(long, default_value_t = 30)]
     pub drain: u64,
+}
+
+/// Memory of the packed weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Weights {
+    /// Huge pages where the system gives them and memory is free
+    Auto,
+    Mapped,
+    Huge,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -1,9 +1,9 @@
 //! `wright serve`.
 
-use crate::cli::Serve;
+use crate::cli::{Serve, Weights};
 use crate::portable;
 use anyhow::{Context, Result, bail};
-use engine::{Engine, EngineOptions, PlanChoice};
+use engine::{Engine, EngineOptions, PlanChoice, WeightMemory};
 use model::TextFiles;
 use plan::{KernelEntry, Manifest};
 use server::{ModelText, ServerOptions};
@@ -20,6 +20,11 @@ pub fn run(args: &Serve) -> Result<()> {
         plan: if portable { PlanChoice::Portable } else { PlanChoice::Champion },
         max_queue: Some(args.max_queue),
         kv_tokens: args.kv_tokens,
+        weights: match args.weights {
+            Weights::Auto => WeightMemory::Auto,
+            Weights::Mapped => WeightMemory::Mapped,
+            Weights::Huge => WeightMemory::HugePages,
+        },
         inspector: Some(Arc::new(inspect)),
         ..EngineOptions::default()
     };
