@@ -82,10 +82,10 @@ impl PlanChoices {
             kv: KvLayout { dtype: KvDtype::F16, block_tokens: 32 },
             fusion: Fusion::Fused,
             batching: Batching {
-                max_sequences: 64,
+                max_sequences: 32,
                 max_rows: 256,
                 prefill_chunk: 128,
-                kv_tokens: 65_536.min(shape.context.saturating_mul(8)),
+                kv_tokens: 32_768.min(shape.context.saturating_mul(8)),
             },
             spin: 20_000,
         }

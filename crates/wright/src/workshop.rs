@@ -57,13 +57,41 @@ pub fn machine(builder: &Builder, features: &BTreeSet<Feature>) -> Result<Machin
     if let Some(known) = std::fs::read(&path).ok().and_then(|b| serde_json::from_slice(&b).ok()) {
         return Ok(known);
     }
-    let machine = machine::describe(builder, features).context("measuring the machine's ceilings")?;
+    let (machine, quiet) = measured(builder, features)?;
+    if !quiet {
+        eprintln!("other programs kept this machine busy: its ceilings are measured again the next time");
+        return Ok(machine);
+    }
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     let staged = folder.join(format!(".{}.json", std::process::id()));
     std::fs::write(&staged, serde_json::to_vec_pretty(&machine)?)
         .and_then(|()| std::fs::rename(&staged, &path))
         .with_context(|| format!("writing {}", path.display()))?;
     Ok(machine)
+}
+
+/// Share of the processors' time that others may take while ceilings are measured.
+const BUSY: f64 = 0.1;
+
+/// The machine with its ceilings, the best of up to three tries, and whether one of them was undisturbed. A ceiling that is
+/// too low would refuse honest kernels.
+fn measured(builder: &Builder, features: &BTreeSet<Feature>) -> Result<(Machine, bool)> {
+    let mut best: Option<Machine> = None;
+    for _ in 0..3 {
+        let (found, foreign) =
+            judge::disturbance::while_running(&[], || machine::describe(builder, features));
+        let mut found = found.context("measuring the machine's ceilings")?;
+        for (name, before) in best.iter().flat_map(|b| &b.ceilings) {
+            let now = found.ceilings.entry(name.clone()).or_insert(*before);
+            // Times are better when short, rates when high.
+            *now = if name.contains("_ns_") { now.min(*before) } else { now.max(*before) };
+        }
+        if foreign.is_none_or(|f| f <= BUSY) {
+            return Ok((found, true));
+        }
+        best = Some(found);
+    }
+    best.map(|b| (b, false)).context("measuring the machine's ceilings")
 }
 
 /// The sandbox layers that stand on this host: an empty kernel is built and a worker started for it.

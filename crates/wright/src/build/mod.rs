@@ -35,7 +35,9 @@ const DEFAULT_BUDGET: Duration = Duration::from_secs(600);
 /// Part of the budget for kernels; the rest is for plans and the audit.
 const KERNELS: f64 = 0.70;
 /// Part of the budget at whose end the plan search ends.
-const PLANS: f64 = 0.92;
+const PLANS: f64 = 0.90;
+/// Part of the budget that the audit may take at least.
+const AUDIT: f64 = 0.05;
 
 /// What all stages share.
 pub struct Site {
@@ -153,7 +155,9 @@ pub fn run(args: &Build) -> Result<()> {
         &build.id,
     )?;
     let fold = Fold::read(&*ledger)?;
-    let (chosen, audit) = audit::run(&mut bench, &choices, &fold, deadline(1.0))?;
+    // A last trial may overrun; the audit gets its time nevertheless.
+    let until = deadline(1.0).max(Instant::now() + budget.mul_f64(AUDIT));
+    let (chosen, audit) = audit::run(&mut bench, &choices, &fold, until)?;
     let total = ledger::Spent {
         wall_ms: spent.wall_ms + began.elapsed().as_millis() as u64,
         evaluations: fold.statistics.values().map(|s| s.observed).sum(),
@@ -223,7 +227,10 @@ fn reference_choices(
     settled: Option<&str>,
 ) -> Result<PlanChoices> {
     let fixed = Point(site.goal.space.clone());
-    let start = loaded.start.at(&fixed).context("[space] of the goal")?;
+    let mut start = loaded.start.at(&fixed).context("[space] of the goal")?;
+    // As many sequences as the workload has open requests, so that none waits for another's end.
+    let most = site.goal.workload.concurrency.iter().copied().max().unwrap_or(1);
+    start.batching.max_sequences = start.batching.max_sequences.max(most).min(start.batching.max_rows);
     if let Some(point) = settled.and_then(|text| serde_json::from_str::<Point>(text).ok()) {
         return Ok(start.at(&point)?);
     }
