@@ -33,6 +33,8 @@ refused() {
 survived() {
   local name=$1 status=0 pid
   shift
+  # Emptied first: what the one before printed must not count as this one's.
+  : >"$scratch/out"
   "$@" >"$scratch/out" 2>"$scratch/err" &
   pid=$!
   started+=("$pid")

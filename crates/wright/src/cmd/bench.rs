@@ -121,6 +121,17 @@ pub fn run(args: &Bench) -> Result<()> {
     } else {
         println!("{}", summary_table(&summaries));
     }
+    let alone = summaries.iter().map(|(c, s)| (args.target.as_str(), *c, s));
+    let paired = comparisons.iter().flat_map(|(c, compared)| {
+        let other = args.against.as_deref().unwrap_or_default();
+        compared.rounds.iter().flat_map(move |r| [(args.target.as_str(), *c, &r.ours), (other, *c, &r.theirs)])
+    });
+    for (target, concurrency, summary) in alone.chain(paired) {
+        if summary.completed == 0 && summary.failed > 0 {
+            let why = summary.failures.iter().next().map_or(String::new(), |(why, n)| format!(": {why} ({n} times)"));
+            bail!("no request to {target} succeeded at concurrency {concurrency}{why}");
+        }
+    }
     Ok(())
 }
 
