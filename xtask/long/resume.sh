@@ -22,8 +22,8 @@ for ((kill = 1; kill <= KILLS; kill++)); do
   (build) >"$scratch/run.out" 2>"$scratch/run.err" &
   pid=$!
   started+=("$pid")
-  # Up to a fifth of a second's grain, so that kills hit short stages too.
-  pause=$(python3 -c "print(1 + $RANDOM % 200 / 10)")
+  # Kills hit short stages and long ones.
+  pause=$(python3 -c "print(1 + $RANDOM % 600 / 10)")
   sleep "$pause"
   if ! kill -9 "$pid" 2>/dev/null; then
     wait "$pid" || { cat "$scratch/run.err" >&2; fail "the build ended by itself, and badly"; }

@@ -127,9 +127,8 @@ pub fn run(args: &Build) -> Result<()> {
     eprintln!("reference: hidden states of the held-out text (cached after the first build)");
     let states = paths::cache()?.join("reference");
     let mut scales = Scales::new(&loaded.model, &states)?;
-    let reference = reference_choices(&site, &loaded, &mut bench, &mut scales, build.stage("formats"))?;
-    let settled = serde_json::to_string(&reference.point())?;
-    ledger.record_build(&build.id, &BuildEvent::Stage { name: "formats".into(), detail: settled })?;
+    let mut figures = formats::Figures { build: &build, ledger: &mut *ledger };
+    let reference = reference_choices(&site, &loaded, &mut bench, &mut scales, &mut figures)?;
 
     let began = Instant::now();
     let spent = build.spent();
@@ -224,23 +223,20 @@ fn reference_choices(
     loaded: &Loaded,
     bench: &mut Bench<'_>,
     scales: &mut Scales,
-    settled: Option<&str>,
+    figures: &mut formats::Figures<'_>,
 ) -> Result<PlanChoices> {
     let fixed = Point(site.goal.space.clone());
     let mut start = loaded.start.at(&fixed).context("[space] of the goal")?;
     // As many sequences as the workload has open requests, so that none waits for another's end.
     let most = site.goal.workload.concurrency.iter().copied().max().unwrap_or(1);
     start.batching.max_sequences = start.batching.max_sequences.max(most).min(start.batching.max_rows);
-    if let Some(point) = settled.and_then(|text| serde_json::from_str::<Point>(text).ok()) {
-        return Ok(start.at(&point)?);
-    }
     let tell = |words: &str, q: &crate::trial::quality::Quality| {
         eprintln!(
             "formats: {words}: KL {:.5}, top-1 {:.4}, perplexity {:.3} (reference {:.3})",
             q.kl, q.top1, q.perplexity, q.reference_perplexity
         );
     };
-    Ok(formats::settle(bench, &start, scales, &site.goal.constraints, tell)?.0)
+    formats::settle(bench, &start, scales, &site.goal.constraints, figures, tell)
 }
 
 /// Settings of a search on a machine that others may use too: a disturbed evaluation is tried again for long.

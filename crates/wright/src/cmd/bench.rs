@@ -52,7 +52,8 @@ fn listed_model(url: &str) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address.to_socket_addrs().ok()?.next()?, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     // HTTP/1.0: the answer comes unchunked and ends with the connection.
-    write!(stream, "GET {path}/v1/models HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\n\r\n").ok()?;
+    let request = format!("GET {path}/v1/models HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.take(LONGEST_LIST).read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
@@ -124,11 +125,18 @@ pub fn run(args: &Bench) -> Result<()> {
     let alone = summaries.iter().map(|(c, s)| (args.target.as_str(), *c, s));
     let paired = comparisons.iter().flat_map(|(c, compared)| {
         let other = args.against.as_deref().unwrap_or_default();
-        compared.rounds.iter().flat_map(move |r| [(args.target.as_str(), *c, &r.ours), (other, *c, &r.theirs)])
+        compared
+            .rounds
+            .iter()
+            .flat_map(move |r| [(args.target.as_str(), *c, &r.ours), (other, *c, &r.theirs)])
     });
     for (target, concurrency, summary) in alone.chain(paired) {
         if summary.completed == 0 && summary.failed > 0 {
-            let why = summary.failures.iter().next().map_or(String::new(), |(why, n)| format!(": {why} ({n} times)"));
+            let why = summary
+                .failures
+                .iter()
+                .next()
+                .map_or(String::new(), |(why, n)| format!(": {why} ({n} times)"));
             bail!("no request to {target} succeeded at concurrency {concurrency}{why}");
         }
     }
@@ -284,9 +292,13 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; 512];
-            let n = stream.read(&mut request).unwrap();
-            assert!(request[..n].starts_with(b"GET /v1/models HTTP/1.0\r\n"));
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.extend(byte);
+            }
+            assert!(request.starts_with(b"GET /v1/models HTTP/1.0\r\n"));
             stream.write_all(answer.as_bytes()).unwrap();
         });
         let model = listed_model(&url);
