@@ -70,7 +70,7 @@ print(f"ours: KL {quality['kl']:.6f} nats/token, top-1 {quality['top1']:.4f}, pe
       f" (f32 {quality['reference_perplexity']:.3f}) over {quality['tokens']} positions: the second halves of 32 windows of 256")
 PY
   echo "llama.cpp, llama-perplexity --kl-divergence -c 256 --chunks 32 on the same positions of the same text:"
-  grep -E 'Mean +KLD|Mean PPL\(Q\)  |Mean PPL\(base\)  |Same top p' "$scratch/kl.txt" | sed 's/^/  /'
+  grep -E 'Mean +KLD|Mean PPL\(Q\)  |Mean PPL\(base\)  |^Same top p' "$scratch/kl.txt" | sed 's/^/  /'
 } | tee "$out"
 gzip -c "$scratch/raw.jsonl" >"${out%.txt}.raw.jsonl.gz"
 echo "written to $out and ${out%.txt}.raw.jsonl.gz"

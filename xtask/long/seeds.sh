@@ -35,19 +35,18 @@ done
 import json, math, sys
 folder, least = sys.argv[1], float(sys.argv[2])
 mean = lambda values: math.exp(sum(map(math.log, values)) / len(values))
-speeds = {}
+speeds, searched = {}, {}
 for seed in (1, 2, 3, 4):
     build = json.load(open(f"{folder}/seed-{seed}/build.json"))
     rows = [r for r in build["table"] if r["engine"] == "champion"]
     speeds[seed] = mean([r["tokens_per_s"] for r in rows])
     cells = "  ".join(f"c{r['concurrency']} {r['tokens_per_s']:8.1f}" for r in rows)
     quality = build["quality"]
-    searched = build["search_s"]
+    searched[seed] = build["search_s"]
     name = f"seed {seed}" if seed < 4 else "second build on the ledger of seed 1"
     print(f"{name}: {cells}  geometric mean {speeds[seed]:8.1f}"
-          f"  search {build['search_s']:.0f} s, {build['evaluations']} evaluations, KL {quality['kl']:.5f}")
-first = json.load(open(f"{folder}/seed-1/build.json"))["search_s"]
-print(f"search time of the second build / of the first: {searched / first:.3f}")
+          f"  search {searched[seed]:.0f} s, {build['evaluations']} evaluations, KL {quality['kl']:.5f}")
+print(f"search time of the second build / of the first: {searched[4] / searched[1]:.3f}")
 searches = [speeds[s] for s in (1, 2, 3)]
 ratio = min(searches) / max(searches)
 print(f"worst / best by the builds' own tables: {ratio:.3f}")

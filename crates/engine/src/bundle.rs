@@ -152,18 +152,14 @@ fn open_weights(path: &Path, manifest: &Manifest, memory: WeightMemory) -> Resul
         WeightMemory::HugePages => true,
         WeightMemory::Mapped => false,
     };
-    match huge {
-        false => {
-            // Advice only: reading ahead, as the whole file is used in every pass.
-            let _ = map.advise(memmap2::Advice::WillNeed);
-            Ok(Weights::Mapped(map))
-        }
-        true => {
-            let mut buffer = AlignedBuffer::zeroed(map.len(), "the weights")?;
-            buffer.bytes_mut().copy_from_slice(&map);
-            Ok(Weights::Private(buffer))
-        }
+    if huge {
+        let mut buffer = AlignedBuffer::zeroed(map.len(), "the weights")?;
+        buffer.bytes_mut().copy_from_slice(&map);
+        return Ok(Weights::Private(buffer));
     }
+    // Advice only: reading ahead, as the whole file is used in every pass.
+    let _ = map.advise(memmap2::Advice::WillNeed);
+    Ok(Weights::Mapped(map))
 }
 
 /// Whether the system gives huge pages on request, and has room for a copy beside the mapped file.

@@ -41,23 +41,39 @@ impl ProcessorTime {
     }
 }
 
+/// The processors' time at a moment, and the part of it that this process and some others used.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    processors: ProcessorTime,
+    own: u64,
+}
+
+impl Watch {
+    /// Reads both, `others` being process ids; `None` where the system does not tell.
+    pub fn start(others: &[u32]) -> Option<Self> {
+        let others: Option<u64> = others.iter().map(|pid| used_by(*pid)).sum();
+        Some(Self { processors: ProcessorTime::now()?, own: others? + used_by(std::process::id())? })
+    }
+
+    /// Share of processor time that was stolen since `earlier`.
+    pub fn stolen_since(&self, earlier: &Self) -> Option<f64> {
+        self.processors.stolen_since(&earlier.processors)
+    }
+
+    /// Share of processor time that other programs took since `earlier`.
+    pub fn foreign_since(&self, earlier: &Self) -> Option<f64> {
+        self.processors.foreign_since(&earlier.processors, self.own.saturating_sub(earlier.own))
+    }
+}
+
 /// Share of the processors' time that neither this process nor `others` (process ids) had while `work` ran, and the
 /// result of `work`; the share is `None` where the system does not tell, or too little time passed.
 pub fn while_running<T>(others: &[u32], work: impl FnOnce() -> T) -> (T, Option<f64>) {
-    let own = || -> Option<u64> {
-        others
-            .iter()
-            .map(|p| used_by(*p))
-            .sum::<Option<u64>>()
-            .zip(used_by(std::process::id()))
-            .map(|(a, b)| a + b)
-    };
-    let before = ProcessorTime::now().zip(own());
+    let before = Watch::start(others);
     let result = work();
-    let after = ProcessorTime::now().zip(own());
-    let share = before.zip(after).and_then(|((a, used_a), (b, used_b))| {
-        Some(b.stolen_since(&a)? + b.foreign_since(&a, used_b.saturating_sub(used_a))?)
-    });
+    let share = before
+        .zip(Watch::start(others))
+        .and_then(|(before, after)| Some(after.stolen_since(&before)? + after.foreign_since(&before)?));
     (result, share)
 }
 

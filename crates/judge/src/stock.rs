@@ -28,6 +28,9 @@ pub struct Base {
     pub projection: Option<Arc<Freivalds>>,
 }
 
+/// Places of a content's copies, and its projection.
+type Laid = (Vec<BTreeMap<usize, Place>>, Option<Arc<Freivalds>>);
+
 /// Large tensors of a task.
 pub struct Stock {
     pub memory: Arc<SharedMemory>,
@@ -106,14 +109,13 @@ impl Stock {
         let checks: usize = patterns.iter().map(|(_, t)| t.bytes().len() + 64).sum();
         // Weights do not depend on the rows of a call: all sets then share the copies of the first.
         let shared = slots == [slot::W].as_slice();
-        let mut total = checks + 4096;
-        let mut counts = Vec::new();
-        for (_, cases) in sets.iter().take(if shared { 1 } else { sets.len() }) {
+        let copies_of = |cases: &[CaseInputs]| {
             let each = cases.iter().map(size).max().unwrap_or(0);
-            let copies = if each == 0 { 1 } else { working_set.div_ceil(each * cases.len()).clamp(1, 4096) };
-            counts.push(copies);
-            total += copies * cases.iter().map(size).sum::<usize>();
-        }
+            if each == 0 { 1 } else { working_set.div_ceil(each * cases.len()).clamp(1, 4096) }
+        };
+        let distinct = if shared { 1 } else { sets.len() };
+        let laid = sets.iter().take(distinct).map(|(_, c)| copies_of(c) * c.iter().map(size).sum::<usize>());
+        let total = checks + 4096 + laid.sum::<usize>();
         let memory = Arc::new(SharedMemory::new(total)?);
         let mut cursor = Cursor::new(STOCK, 0);
         let mut store = |tensor: &Tensor| {
@@ -122,44 +124,35 @@ impl Stock {
             place
         };
         let patterns: Vec<_> = patterns.into_iter().map(|(p, t)| (p, t.clone(), store(&t))).collect();
-        let mut timed: BTreeMap<u32, Vec<Base>> = BTreeMap::new();
-        let mut counts = counts.into_iter();
-        for (rows, cases) in sets {
-            let first = timed.values().next();
-            let bases = match (counts.next(), first) {
-                (None, Some(first)) => {
-                    let like = first.iter().zip(cases);
-                    like.map(|(b, case)| Base {
-                        case,
-                        copies: b.copies.clone(),
-                        projection: b.projection.clone(),
-                    })
-                    .collect()
+        let mut lay = |cases: &[CaseInputs]| -> Vec<Laid> {
+            let mut places = vec![Vec::new(); cases.len()];
+            // Copies of the contents alternate, so that neighbours differ.
+            for _ in 0..copies_of(cases) {
+                for (case, places) in cases.iter().zip(&mut places) {
+                    let large = slots.iter().filter_map(|s| case.tensors.get(s).map(|t| (*s, store(t))));
+                    places.push(large.collect());
                 }
-                (copies, _) => {
-                    let mut places = vec![Vec::new(); cases.len()];
-                    // Copies of the contents alternate, so that neighbours differ.
-                    for _ in 0..copies.unwrap_or(1) {
-                        for (case, places) in cases.iter().zip(&mut places) {
-                            let large =
-                                slots.iter().filter_map(|s| case.tensors.get(s).map(|t| (*s, store(t))));
-                            places.push(large.collect());
-                        }
-                    }
-                    let whole = cases.into_iter().zip(places).enumerate();
-                    whole
-                        .map(|(i, (case, copies))| {
-                            let signs = seed.number("signs", i as u64);
-                            let weights = case.tensors.get(&slot::W);
-                            let projection = weights
-                                .and_then(|w| Freivalds::new(operation, w.bytes(), signs).ok())
-                                .map(Arc::new);
-                            Base { case, copies, projection }
-                        })
-                        .collect()
-                }
+            }
+            let projection = |i: usize| {
+                let weights = cases[i].tensors.get(&slot::W)?;
+                let drawn = Freivalds::new(operation, weights.bytes(), seed.number("signs", i as u64));
+                drawn.ok().map(Arc::new)
             };
-            timed.insert(rows, bases);
+            places.into_iter().enumerate().map(|(i, copies)| (copies, projection(i))).collect()
+        };
+        let mut timed = BTreeMap::new();
+        let mut laid = Vec::new();
+        for (rows, cases) in sets {
+            if laid.is_empty() || !shared {
+                laid = lay(&cases);
+            }
+            let bases = cases.into_iter().zip(&laid);
+            let bases = bases.map(|(case, (copies, projection))| Base {
+                case,
+                copies: copies.clone(),
+                projection: projection.clone(),
+            });
+            timed.insert(rows, bases.collect());
         }
         Ok(Self { memory, patterns, timed })
     }

@@ -1,6 +1,6 @@
 //! One evaluation's timing: blocks of both sides in balanced order, until the sequential test has seen enough.
 
-use crate::disturbance::{ProcessorTime, used_by};
+use crate::disturbance::Watch;
 use crate::measure::{Block, FreshCall, MOST_CALLS, Side};
 use crate::rig::{Rig, fault, reject};
 use crate::roofline::MeasuredCeilings;
@@ -125,7 +125,7 @@ impl<'a> Run<'a> {
 
     /// The first champion's series.
     pub fn alone(&mut self, blocks: &[Block<'_>], rig: &mut Rig, phase: Phase) -> Result<Samples, Stop> {
-        let before = Watch::start(&[rig]);
+        let before = watch(&[rig]);
         let block = &blocks[0];
         let mut side = Side::new(rig, block);
         let ns = self.calibrate(&mut side, rig, block)?;
@@ -161,7 +161,7 @@ impl<'a> Run<'a> {
         phase: Phase,
         tested: u64,
     ) -> Result<Samples, Stop> {
-        let before = Watch::start(&[champion, challenger]);
+        let before = watch(&[champion, challenger]);
         let most = match phase {
             Phase::Screen => self.effort.screen_pairs,
             Phase::Confirm => self.effort.confirm_pairs,
@@ -209,15 +209,13 @@ impl<'a> Run<'a> {
 
     /// Refuses to conclude anything from a disturbed machine.
     fn settle(&self, champion: &[f64], before: Option<Watch>, rigs: &[&Rig]) -> Result<(), Stop> {
-        let after = before.zip(Watch::start(rigs));
-        let stolen = after.and_then(|(a, b)| b.processors.stolen_since(&a.processors));
+        let after = before.zip(watch(rigs));
+        let stolen = after.and_then(|(a, b)| b.stolen_since(&a));
         match disturbance(champion, stolen, &self.effort.drift) {
             Disturbance::Quiet => {}
             disturbed => return Err(fault(Fault::Disturbed, disturbed.to_string())),
         }
-        let foreign =
-            after.and_then(|(a, b)| b.processors.foreign_since(&a.processors, b.own.saturating_sub(a.own)));
-        match foreign {
+        match after.and_then(|(a, b)| b.foreign_since(&a)) {
             Some(share) if share > self.effort.foreign => Err(fault(
                 Fault::Disturbed,
                 format!("disturbed: other programs took {:.0} % of the processors' time", 100.0 * share),
@@ -227,17 +225,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The processors' time and our own part of it.
-#[derive(Clone, Copy)]
-struct Watch {
-    processors: ProcessorTime,
-    own: u64,
-}
-
-impl Watch {
-    /// Reads both; `None` where the system does not tell.
-    fn start(rigs: &[&Rig]) -> Option<Self> {
-        let workers: Option<u64> = rigs.iter().map(|r| used_by(r.worker.pid())).sum();
-        Some(Self { processors: ProcessorTime::now()?, own: workers? + used_by(std::process::id())? })
-    }
+/// The time of the processors, of this process and of the workers.
+fn watch(rigs: &[&Rig]) -> Option<Watch> {
+    Watch::start(&rigs.iter().map(|r| r.worker.pid()).collect::<Vec<_>>())
 }

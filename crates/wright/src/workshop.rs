@@ -113,9 +113,8 @@ pub fn workers(processors: Vec<usize>) -> Result<WorkerConfig> {
     Ok(config)
 }
 
-/// Memory of this machine, bytes; 4 GiB where the system does not say.
-pub fn memory_bytes() -> usize {
-    let facts = machine::fingerprint::facts();
-    let kib = facts.get("memory").and_then(|m| m.split_whitespace().next()?.parse::<usize>().ok());
+/// Memory of a machine, bytes; 4 GiB where its system does not say.
+pub fn memory_bytes(machine: &Machine) -> usize {
+    let kib = machine.facts.get("memory").and_then(|m| m.split_whitespace().next()?.parse::<usize>().ok());
     kib.map_or(4 << 30, |k| k << 10)
 }

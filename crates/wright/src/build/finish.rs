@@ -13,7 +13,7 @@ use crate::workshop;
 use anyhow::{Context, Result, bail};
 use emit::{About, PlanChoices};
 use evidence::{Change, Contract, Direction, Metric, Outcome, Task, Workloads};
-use ledger::{BuildEvent, BuildId, Fold, Ledger, Position};
+use ledger::{BuildEvent, BuildId, Fold, Ledger, Position, Seen};
 use load::PromptSpec;
 use model::{ControlTokens, EncodeOptions};
 use plan::Claim;
@@ -102,7 +102,7 @@ impl Work<'_> {
         let fold = Fold::read(ledger)?;
         let mut summary = self.summary(&fold, choices, chosen, rows, &quality, build);
         summary.audit = audit;
-        self.claims(ledger, &fold, &quality, &summary, build)?;
+        self.claims(ledger, &fold, &quality, build)?;
         let path = self.out.join("build.json");
         let bytes = serde_json::to_vec_pretty(&summary)?;
         std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
@@ -158,11 +158,7 @@ impl Work<'_> {
             let decided = fold.last_decision(*id).map_or("undecided".to_owned(), |d| verdict(&d.verdict));
             Some(summary::PlanTrial { choices: choices.to_string(), verdict: decided })
         });
-        let quality_evidence = fold
-            .champions
-            .get(task)
-            .and_then(|c| fold.evidence_of(c).last().map(|s| s.id.to_string()))
-            .unwrap_or_default();
+        let seen = self.champion_evidence(fold, build);
         Summary {
             model: self.loaded.name.clone(),
             machine: site.machine.facts.clone(),
@@ -180,7 +176,7 @@ impl Work<'_> {
                 reference_perplexity: quality.reference_perplexity,
                 tokens: quality.tokens as u64,
                 bound_kl: Some(site.goal.constraints.max_kl),
-                evidence: quality_evidence,
+                evidence: seen.map_or(String::new(), |s| s.id.to_string()),
             }),
             operations,
             profile: Vec::new(),
@@ -190,22 +186,21 @@ impl Work<'_> {
         }
     }
 
-    fn claims(
-        &self,
-        ledger: &dyn Ledger,
-        fold: &Fold,
-        q: &Quality,
-        summary: &Summary,
-        build: &BuildId,
-    ) -> Result<()> {
-        let cited = summary.quality.as_ref().map(|q| q.evidence.clone());
+    /// The latest evidence of the build's champion engine.
+    fn champion_evidence<'f>(&self, fold: &'f Fold, build: &BuildId) -> Option<&'f Seen> {
+        let task = evidence::Content::id(&engine_task(self.site, self.loaded, build));
+        fold.evidence_of(fold.champions.get(task)?).last()
+    }
+
+    fn claims(&self, ledger: &dyn Ledger, fold: &Fold, q: &Quality, build: &BuildId) -> Result<()> {
+        let seen = self.champion_evidence(fold, build);
         let claim = |id: String, what: String, value: f64, unit: &str| Claim {
             id,
             what,
             value,
             unit: unit.to_owned(),
             interval: None,
-            evidence: cited.clone().into_iter().collect(),
+            evidence: seen.iter().map(|s| s.id.to_string()).collect(),
         };
         let mut claims = vec![
             claim(
@@ -217,10 +212,7 @@ impl Work<'_> {
             claim("quality.top1".into(), "top-1 agreement with the f32 reference".into(), q.top1, "share"),
             claim("quality.perplexity".into(), "perplexity on the held-out text".into(), q.perplexity, ""),
         ];
-        let engine = evidence::Content::id(&engine_task(self.site, self.loaded, build));
-        let champion = fold.champions.get(engine);
-        let measured =
-            champion.and_then(|c| fold.evidence_of(c).last()).map(|s| (&s.id, &s.evidence.outcome));
+        let measured = seen.map(|s| (&s.id, &s.evidence.outcome));
         if let Some((id, Outcome::Measured(m))) = measured
             && let evidence::Samples::Series { series, .. } = &m.samples
         {

@@ -4,11 +4,11 @@
 use super::engines::{Bench, start_recipes};
 use crate::goal::Constraints;
 use crate::trial::quality::{Quality, Scales};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use emit::{PlanChoices, TensorClass};
 use ledger::{Build, BuildEvent, Ledger};
 use plan::Activation;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Classes in the order of how much their 8-bit activations cost (docs/numerics.md): the first is raised first.
 const SENSITIVITY: [TensorClass; 5] =
@@ -21,13 +21,15 @@ pub struct Figures<'a> {
 }
 
 impl Figures<'_> {
-    fn known(&self, name: &str) -> Option<Quality> {
-        self.build.stage(name).and_then(|detail| serde_json::from_str(detail).ok())
-    }
-
-    fn keep(&mut self, name: String, quality: &Quality) -> Result<()> {
-        let detail = serde_json::to_string(quality)?;
-        Ok(self.ledger.record_build(&self.build.id, &BuildEvent::Stage { name, detail })?)
+    /// The figures called `name`: known from before, or measured now and kept.
+    fn get(&mut self, name: String, measure: impl FnOnce() -> Result<Quality>) -> Result<Quality> {
+        if let Some(known) = self.build.stage(&name).and_then(|detail| serde_json::from_str(detail).ok()) {
+            return Ok(known);
+        }
+        let quality = measure()?;
+        let detail = serde_json::to_string(&quality)?;
+        self.ledger.record_build(&self.build.id, &BuildEvent::Stage { name, detail })?;
+        Ok(quality)
     }
 }
 
@@ -44,33 +46,17 @@ pub fn settle(
     let mut raised = 0;
     loop {
         let words = words(&choices);
-        let (screen, confirm) = (format!("screened {words}"), format!("confirmed {words}"));
         let mut bundle = None;
-        let screened = match figures.known(&screen) {
-            Some(known) => known,
-            None => {
-                let folder = bundle.insert(started(bench, &choices)?);
-                let measured = scales.screen.measure(folder, "champion")?;
-                figures.keep(screen, &measured)?;
-                measured
-            }
-        };
-        tell(&words, &screened);
-        let mut quality = screened;
-        if holds(&screened, bound) {
-            match figures.known(&confirm) {
-                Some(known) => scales.know(&screened, &known),
-                None => {
-                    let folder = match bundle.take() {
-                        Some(folder) => folder,
-                        None => started(bench, &choices)?,
-                    };
-                    let measured = scales.confirm(&screened, &folder, "champion")?;
-                    figures.keep(confirm, &measured)?;
-                    bundle = Some(folder);
-                }
-            }
-            quality = scales.confirmed(&screened).unwrap_or(screened);
+        let mut quality = figures.get(format!("screened {words}"), || {
+            scales.screen.measure(started(&mut bundle, bench, &choices)?, "champion")
+        })?;
+        tell(&words, &quality);
+        if holds(&quality, bound) {
+            let screened = quality;
+            quality = figures.get(format!("confirmed {words}"), || {
+                scales.confirm.measure(started(&mut bundle, bench, &choices)?, "champion")
+            })?;
+            scales.know(&screened, &quality);
             tell("confirmed on the other text", &quality);
         }
         if let Some(folder) = bundle {
@@ -92,10 +78,17 @@ pub fn settle(
     }
 }
 
-/// A bundle of the generators' start points.
-fn started(bench: &mut Bench<'_>, choices: &PlanChoices) -> Result<PathBuf> {
-    let tasks = bench.tasks(choices)?;
-    bench.bundle(choices, &start_recipes(&tasks)?)
+/// The bundle of the generators' start points, made at its first use.
+fn started<'b>(
+    bundle: &'b mut Option<PathBuf>,
+    bench: &mut Bench<'_>,
+    choices: &PlanChoices,
+) -> Result<&'b Path> {
+    if bundle.is_none() {
+        let tasks = bench.tasks(choices)?;
+        *bundle = Some(bench.bundle(choices, &start_recipes(&tasks)?)?);
+    }
+    bundle.as_deref().context("the bundle was just made")
 }
 
 /// Formats and arithmetic in words.

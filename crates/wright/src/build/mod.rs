@@ -83,7 +83,7 @@ impl Site {
         config.effort.foreign = 0.5;
         config.effort.drift.steal = 0.5;
         // All tasks of a build take turns: what is built once is kept while a quarter of the memory suffices.
-        config.effort.kept = (workshop::memory_bytes() / 4).clamp(1 << 30, 6 << 30);
+        config.effort.kept = (workshop::memory_bytes(&self.machine) / 4).clamp(1 << 30, 6 << 30);
         Ok(Judge::new(config))
     }
 }

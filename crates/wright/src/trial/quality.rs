@@ -54,8 +54,8 @@ impl Scales {
 
     /// Figures on the confirming text of an engine whose figures on the screening text are `screened`.
     pub fn confirm(&mut self, screened: &Quality, bundle: &Path, plan: &str) -> Result<Quality> {
-        if let Some(known) = self.confirmed(screened) {
-            return Ok(known);
+        if let Some((_, known)) = self.confirmed.iter().find(|(s, _)| s == screened) {
+            return Ok(*known);
         }
         let quality = self.confirm.measure(bundle, plan)?;
         self.know(screened, &quality);
@@ -65,11 +65,6 @@ impl Scales {
     /// Figures that were measured before.
     pub fn know(&mut self, screened: &Quality, confirmed: &Quality) {
         self.confirmed.push((*screened, *confirmed));
-    }
-
-    /// What is known of engines with these figures on the screening text.
-    pub fn confirmed(&self, screened: &Quality) -> Option<Quality> {
-        self.confirmed.iter().find(|(s, _)| s == screened).map(|(_, known)| *known)
     }
 }
 

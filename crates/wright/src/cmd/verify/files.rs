@@ -66,10 +66,7 @@ fn kernel_files(bundle: &Path, manifest: &Manifest) -> Finding {
     let compare = || -> Result<String> {
         for (name, k) in &manifest.kernels {
             for (file, digest) in [(&k.source, &k.source_digest), (&k.binary, &k.binary_digest)] {
-                let bytes = read_within(bundle, file)?;
-                if blake3::hash(&bytes).to_hex().as_str() != *digest {
-                    bail!("kernel {name}: the digest of {file} is not the manifest's");
-                }
+                read_as(bundle, file, digest).with_context(|| format!("kernel {name}"))?;
             }
         }
         Ok(format!("{} kernels, source and binary", manifest.kernels.len()))
@@ -80,8 +77,13 @@ fn kernel_files(bundle: &Path, manifest: &Manifest) -> Finding {
 /// Reads a file whose digest the manifest has.
 fn read_listed(bundle: &Path, name: &str, manifest: &Manifest) -> Result<Vec<u8>> {
     let listed = manifest.files.get(name).ok_or_else(|| anyhow!("the manifest has no digest of {name}"))?;
+    read_as(bundle, name, listed)
+}
+
+/// Reads a file that must have this digest.
+fn read_as(bundle: &Path, name: &str, digest: &str) -> Result<Vec<u8>> {
     let bytes = read_within(bundle, name)?;
-    if blake3::hash(&bytes).to_hex().as_str() != *listed {
+    if blake3::hash(&bytes).to_hex().as_str() != digest {
         bail!("the digest of {name} is not the manifest's");
     }
     Ok(bytes)
