@@ -164,10 +164,7 @@ impl Driver {
 
     fn serve(&mut self) -> Result<(), EngineError> {
         loop {
-            let begin = Instant::now();
-            if !self.take_orders() {
-                return Ok(());
-            }
+            let Some(begin) = self.take_orders() else { return Ok(()) };
             self.drop_closed();
             if self.scheduler.is_idle() {
                 self.publish_stats();
@@ -192,19 +189,21 @@ impl Driver {
         }
     }
 
-    /// Waits for work if there is none and takes in what callers asked for. False when it is time to end.
-    fn take_orders(&mut self) -> bool {
+    /// Waits for work if there is none and takes in what callers asked for. Says when the waiting ended; `None` when it is
+    /// time to end.
+    fn take_orders(&mut self) -> Option<Instant> {
         let shared = self.shared.clone();
         let mut inbox = lock(&shared.inbox);
         while self.scheduler.is_idle() && inbox.submissions.is_empty() && inbox.phase < Phase::Stopping {
             inbox.cancels.clear();
             inbox = shared.changed.wait(inbox).unwrap_or_else(PoisonError::into_inner);
         }
+        let begin = Instant::now();
         if inbox.phase >= Phase::Stopping {
-            return false;
+            return None;
         }
         if inbox.submissions.is_empty() && inbox.cancels.is_empty() {
-            return true;
+            return Some(begin);
         }
         let submissions = std::mem::take(&mut inbox.submissions);
         let cancels = std::mem::take(&mut inbox.cancels);
@@ -217,7 +216,7 @@ impl Driver {
                 self.finish(id, FinishReason::Cancelled);
             }
         }
-        true
+        Some(begin)
     }
 
     fn accept(&mut self, submission: Submission) {

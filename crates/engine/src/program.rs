@@ -51,8 +51,15 @@ pub struct Program {
     logit_rows: u32,
     /// Row indices of the wanted logits, `logit_rows` of them.
     gather_rows: *const u32,
-    profile: Vec<AtomicU64>,
+    profile: Vec<Spent>,
     profiling: bool,
+}
+
+/// Nanoseconds of thread 0.
+#[derive(Default)]
+struct Spent {
+    whole: AtomicU64,
+    waiting: AtomicU64,
 }
 
 // SAFETY: the pointers lead to memory that the executor owns beside the program; kernels write it under the
@@ -71,6 +78,8 @@ pub struct StepProfile {
     /// The kernel that ran last.
     pub kernel: String,
     pub nanoseconds: u64,
+    /// Of these, at barriers: until the other threads were done, and for the barrier itself.
+    pub waiting_nanoseconds: u64,
 }
 
 /// Scratch that a plan's kernels need.
@@ -194,7 +203,7 @@ impl Program {
                 }
             }
         }
-        let profile = actions.iter().map(|_| AtomicU64::new(0)).collect();
+        let profile = actions.iter().map(|_| Spent::default()).collect();
         Ok(Self {
             actions,
             rows: 0,
@@ -239,6 +248,12 @@ impl Program {
     pub unsafe fn walk(&self, member: Member<'_>) -> Result<(), Broken> {
         let timed = self.profiling && member.thread == 0;
         let mut before = timed.then(Instant::now);
+        let wait = |spent: &Spent| -> Result<(), Broken> {
+            let Some(since) = timed.then(Instant::now) else { return member.barrier() };
+            member.barrier()?;
+            spent.waiting.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            Ok(())
+        };
         for (action, spent) in self.actions.iter().zip(&self.profile) {
             match action {
                 Action::Call(call) => {
@@ -246,7 +261,7 @@ impl Program {
                         let choice = &call.choices[call.chosen];
                         for phase in 0..choice.phases {
                             if phase > 0 {
-                                member.barrier()?;
+                                wait(spent)?;
                             }
                             // SAFETY: the arguments fit the operation (`check_plan`), the caller vouches for memory
                             // and inputs, and every member makes this call with barriers between phases.
@@ -257,7 +272,7 @@ impl Program {
                     }
                     // Also after a step without rows: its barrier may order the steps around it.
                     if call.barrier {
-                        member.barrier()?;
+                        wait(spent)?;
                     }
                 }
                 Action::Gather(gather) => {
@@ -265,13 +280,13 @@ impl Program {
                     // (checked with the batch), rows are disjoint between members, and the step before ended in a
                     // barrier.
                     unsafe { self.gather(gather, member) };
-                    member.barrier()?;
+                    wait(spent)?;
                 }
             }
             if let Some(before) = &mut before {
                 let now = Instant::now();
                 let nanoseconds = now.duration_since(*before).as_nanos() as u64;
-                spent.fetch_add(nanoseconds, Ordering::Relaxed);
+                spent.whole.fetch_add(nanoseconds, Ordering::Relaxed);
                 *before = now;
             }
         }
@@ -298,9 +313,7 @@ impl Program {
     /// Begins (with zeros) or ends the timing of steps.
     pub fn set_profiling(&mut self, profiling: crate::executor::Profiling) {
         self.profiling = profiling == crate::executor::Profiling::On;
-        for spent in &self.profile {
-            spent.store(0, Ordering::Relaxed);
-        }
+        self.profile.fill_with(Spent::default);
     }
 
     /// Times since profiling began.
@@ -315,7 +328,13 @@ impl Program {
                     }
                     Action::Gather(_) => ("gather".to_owned(), String::new()),
                 };
-                StepProfile { step, operation, kernel, nanoseconds: spent.load(Ordering::Relaxed) }
+                StepProfile {
+                    step,
+                    operation,
+                    kernel,
+                    nanoseconds: spent.whole.load(Ordering::Relaxed),
+                    waiting_nanoseconds: spent.waiting.load(Ordering::Relaxed),
+                }
             })
             .collect()
     }

@@ -5,6 +5,7 @@ mod build;
 mod cli;
 mod cmd;
 mod goal;
+mod http_get;
 mod paths;
 mod portable;
 mod report;

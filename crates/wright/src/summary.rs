@@ -46,7 +46,22 @@ pub struct Row {
     pub memory_bytes: u64,
     /// Output tokens per second over the portable plan's, both on the portable row's prompts and lengths.
     pub vs_portable: Option<f64>,
+    /// Where the wall time of the measurement went; `None` where the server does not say.
+    pub spent: Option<Spent>,
     pub evidence: Vec<String>,
+}
+
+/// Where a server's wall time went under a load.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spent {
+    pub wall_s: f64,
+    /// In passes of the plan.
+    pub passes_s: f64,
+    /// In the rest of the engine's loop: scheduling, sampling, handing tokens over.
+    pub engine_s: f64,
+    /// Processor time of the load client, which shares the machine.
+    pub client_s: Option<f64>,
 }
 
 /// The champion's quality on held-out text.
@@ -85,11 +100,12 @@ pub struct Operation {
     pub decision: Option<String>,
 }
 
-/// Time of one step of a pass.
+/// Time of all steps of one operation in a pass, without waiting; `barriers` and `dispatch` are steps of their own.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Step {
     pub rows: u32,
+    /// Tokens that each row of a decode pass sees; 0 for a prefill pass, whose rows are one prompt.
     pub context: u32,
     pub step: String,
     #[serde(deserialize_with = "number")]

@@ -88,7 +88,8 @@ fn replays_and_profiles() {
     assert_eq!(times.len(), 5);
     let profile = executor.profile();
     assert_eq!(profile.len(), executor.plan().steps.len());
-    assert!(profile.iter().all(|s| s.nanoseconds > 0));
+    assert!(profile.iter().all(|s| s.nanoseconds > 0 && s.waiting_nanoseconds < s.nanoseconds));
+    assert!(profile.iter().any(|s| s.waiting_nanoseconds > 0), "there are barriers");
     assert_eq!((profile[1].operation.as_str(), profile[1].kernel.as_str()), ("qkv", "qkv-many"));
     let sum: u64 = profile.iter().map(|s| s.nanoseconds).sum();
     let whole: u128 = times.iter().map(std::time::Duration::as_nanos).sum();

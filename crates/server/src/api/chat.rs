@@ -37,6 +37,9 @@ pub(crate) fn prompt(fields: &Fields, text: &dyn Text) -> Result<Vec<u32>, ApiEr
     Ok(ids)
 }
 
+/// Who may speak, as in the OpenAI API.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
 /// Checked messages in the form that templates expect: contents as strings.
 fn messages(fields: &Fields) -> Result<Value, ApiError> {
     let wrong = |message: &str| Err(ApiError::invalid("messages", message));
@@ -58,6 +61,10 @@ fn plain(message: &Value, place: &str) -> Result<Value, ApiError> {
     let Some(role) = message.get("role").and_then(Value::as_str) else {
         return Err(ApiError::invalid(format!("{place}.role"), format!("`{place}.role` must be a string")));
     };
+    if !ROLES.contains(&role) {
+        let message = format!("`{place}.role` is {role:?}; it must be one of {}", ROLES.join(", "));
+        return Err(ApiError::invalid(format!("{place}.role"), message));
+    }
     for name in ["tool_calls", "function_call", "audio"] {
         if fields.get(name).is_some_and(|v| v.as_array().is_none_or(|a| !a.is_empty())) {
             return Err(ApiError::unsupported(&format!("{place}.{name}"), ""));

@@ -22,7 +22,7 @@ impl<'a> Fields<'a> {
     /// An integer that fits 64 bits: 1.0 and 1e30 are not integers in JSON's eyes, nor in ours.
     pub(crate) fn integer(&self, name: &str) -> Result<Option<i128>, ApiError> {
         let exact = |v: &Value| v.as_i64().map(i128::from).or_else(|| v.as_u64().map(i128::from));
-        self.typed(name, "an integer", exact)
+        self.typed(name, "a 64-bit integer", exact)
     }
 
     /// An integer in `low..=high`.

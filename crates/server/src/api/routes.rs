@@ -16,10 +16,16 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 
 type App = Shared<Arc<State>>;
+
+/// Bytes over the limit that are read and thrown away: most clients read an answer only after they have sent everything, and
+/// would see a broken pipe in its place.
+const DISCARDED: usize = 64 << 20;
+/// And the time for it.
+const DISCARDING: Duration = Duration::from_secs(2);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -122,25 +128,44 @@ pub(crate) async fn read_body(state: &State, request: Request) -> Result<Bytes, 
         }
     }
     let limit = state.options.max_body_bytes;
-    if request.body().size_hint().lower() > limit as u64 {
+    let announced = request.body().size_hint().lower();
+    let over = announced > limit as u64;
+    // Who asks first (`Expect: 100-continue`) has sent nothing yet.
+    if over && request.headers().contains_key(header::EXPECT) {
         return Err(ApiError::too_large(limit));
     }
     let mut body = std::pin::pin!(request.into_body());
+    let mut bytes = Vec::with_capacity(if over { 0 } else { announced as usize });
+    let mut next = async || std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await;
     let read = async {
-        let mut bytes = Vec::with_capacity(body.size_hint().lower() as usize);
-        while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        while !over && let Some(frame) = next().await {
             let frame = frame.map_err(|e| ApiError::malformed(format!("The body could not be read: {e}")))?;
             let data = frame.data_ref().map_or(&[][..], |d| d);
             if bytes.len() + data.len() > limit {
-                return Err(ApiError::too_large(limit));
+                return Ok(None);
             }
             bytes.extend_from_slice(data);
         }
-        Ok(Bytes::from(bytes))
+        Ok((!over).then(|| Bytes::from(std::mem::take(&mut bytes))))
     };
-    tokio::time::timeout(state.options.read_timeout, read)
-        .await
-        .unwrap_or_else(|_| Err(ApiError::slow_body()))
+    match tokio::time::timeout(state.options.read_timeout, read).await {
+        Ok(Ok(Some(bytes))) => Ok(bytes),
+        Ok(Ok(None)) => {
+            let discard = async {
+                let mut left = DISCARDED;
+                while left > 0
+                    && let Some(Ok(frame)) = next().await
+                {
+                    left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                }
+            };
+            // Late or not, the answer is the same.
+            let _ = tokio::time::timeout(DISCARDING, discard).await;
+            Err(ApiError::too_large(limit))
+        }
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(ApiError::slow_body()),
+    }
 }
 
 type Convert = fn(&State, &[u8]) -> Result<Vec<u8>, ApiError>;

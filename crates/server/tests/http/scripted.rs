@@ -276,7 +276,7 @@ pub struct Bytes {
     pub template: Option<ChatTemplate>,
 }
 
-const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'wrong' %}\
+const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'function' %}\
     {{ raise_exception('Conversation roles must alternate') }}{% endif %}\
     [{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
 

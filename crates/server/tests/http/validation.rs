@@ -158,7 +158,7 @@ fn context_overflow_is_400_at_once_and_max_tokens_is_clamped() {
 fn messages_and_templates() {
     let server = saying(&[HELLO]);
     let say = |messages: Value| server.chat(json!({ "messages": messages }));
-    let raised = say(json!([{ "role": "wrong", "content": "x" }])).error(400);
+    let raised = say(json!([{ "role": "function", "content": "x" }])).error(400);
     assert!(raised["message"].as_str().unwrap().contains("Conversation roles must alternate"), "{raised}");
     for (messages, place) in [
         (json!([]), "messages"),
@@ -166,6 +166,7 @@ fn messages_and_templates() {
         (json!(null), "messages"),
         (json!([5]), "messages[0]"),
         (json!([{ "content": "x" }]), "messages[0].role"),
+        (json!([{ "role": "emperor", "content": "x" }]), "messages[0].role"),
         (json!([{ "role": "user" }]), "messages[0].content"),
         (json!([{ "role": "user", "content": 5 }]), "messages[0].content"),
         (
@@ -214,7 +215,18 @@ fn http_errors_have_openai_bodies() {
         // Without a length in advance; the server may hang up once it has seen enough.
         let _ = chunked.write_all(format!("190\r\n{}\r\n", "x".repeat(400)).as_bytes());
     }
+    let _ = chunked.write_all(b"0\r\n\r\n");
     read(chunked).error(413);
+    // A body that no buffer between the two holds: the client can send it all, and then read why it was refused.
+    let mut large = TcpStream::connect(server.address).unwrap();
+    let body = vec![b'x'; 16 << 20];
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    large.write_all(head.as_bytes()).unwrap();
+    large.write_all(&body).expect("the server reads on");
+    read(large).error(413);
     server.send("POST", "/v1/completions", "content-type: text/plain\r\n", b"{}").error(415);
     for body in [&b""[..], b"[]", b"{\"prompt\":", b"\"x\"", b"\xff\xfe"] {
         server.send("POST", "/v1/completions", JSON, body).error(400);

@@ -102,6 +102,11 @@ impl Work<'_> {
         let fold = Fold::read(ledger)?;
         let mut summary = self.summary(&fold, choices, chosen, rows, &quality, build);
         summary.audit = audit;
+        // A picture for the report: the bundle is whole without it.
+        match table::profile(self.out, workload, &choices.batching) {
+            Ok(steps) => summary.profile = steps,
+            Err(e) => eprintln!("no profile of the passes: {e:#}"),
+        }
         self.claims(ledger, &fold, &quality, build)?;
         let path = self.out.join("build.json");
         let bytes = serde_json::to_vec_pretty(&summary)?;

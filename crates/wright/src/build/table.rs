@@ -2,18 +2,25 @@
 
 use crate::cmd::bench;
 use crate::goal::Workload as Goal;
+use crate::http_get;
 use crate::served::Served;
-use crate::summary::{Row, Summary};
+use crate::summary::{Row, Spent, Step, Summary};
+use crate::trial::driver::{Mode, Trial};
+use crate::trial::protocol::ReplayKind;
 use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use load::{PromptSpec, Workload};
 use model::reference::Reference;
 use model::{Model, Tokenizer};
+use plan::Batching;
 use std::path::Path;
 use std::time::Instant;
 
 /// Output tokens of the reference and of the portable baseline, which are slow.
 const FEW: u32 = 16;
+
+/// Passes that a profile times.
+const PROFILED: u32 = 20;
 
 /// The f32 reference model at concurrency 1 over 16 tokens.
 pub fn reference(model: &Model, prompt: &[u32]) -> Result<Row> {
@@ -48,6 +55,7 @@ pub fn reference(model: &Model, prompt: &[u32]) -> Result<Row> {
         itl_ms: itl,
         memory_bytes: 4 * model.parameters(),
         vs_portable: None,
+        spent: None,
         evidence: Vec::new(),
     })
 }
@@ -74,6 +82,26 @@ pub fn engines(bundle: &Path, goal: &Goal, tokenizer: &Tokenizer, seed: u64) -> 
     Ok(rows)
 }
 
+/// Steps of the champion's passes at the goal's concurrencies, half-way through a request, and of a prompt.
+pub fn profile(bundle: &Path, goal: &Goal, batching: &Batching) -> Result<Vec<Step>> {
+    let mut trial = Trial::start(bundle, "champion", Mode::Executor)?;
+    let middle = goal.prompt_tokens + goal.output_tokens / 2;
+    let decode =
+        goal.concurrency.iter().map(|c| (ReplayKind::Decode, (*c).min(batching.max_sequences), middle));
+    let prompt = (ReplayKind::Prefill, goal.prompt_tokens.clamp(1, batching.prefill_chunk), 0);
+    let mut out = Vec::new();
+    for (kind, rows, context) in decode.chain([prompt]) {
+        let (pass, steps) = trial.profile(kind, rows, context, PROFILED)?;
+        let mut add = |step: String, ns: f64| out.push(Step { rows, context, step, ns });
+        let inside: f64 = steps.iter().map(|s| s.ns + s.waiting_ns).sum();
+        add("barriers".into(), steps.iter().map(|s| s.waiting_ns).sum());
+        // What a pass takes beside its steps; the clock readings of the profile may hide it.
+        add("dispatch".into(), (pass - inside).max(0.0));
+        steps.into_iter().for_each(|s| add(s.operation, s.ns));
+    }
+    Ok(out)
+}
+
 /// Requests of one row.
 #[derive(Clone, Copy)]
 struct Load {
@@ -92,9 +120,12 @@ fn row(
 ) -> Result<Row> {
     let spec = |count: u32, seed| PromptSpec { count: count as usize, tokens: load.prompt as usize, seed };
     let items = bench::items(tokenizer, spec(load.requests, seed + u64::from(concurrency)), load.output)?;
-    let mut workload = Workload::closed(&served.url, &served.model, concurrency as usize, items);
-    workload.warm_up = bench::items(tokenizer, spec(concurrency.min(2), seed ^ 0x77), 4)?;
-    let run = load::run(&workload)?;
+    let closed = |items| Workload::closed(&served.url, &served.model, concurrency as usize, items);
+    // By itself, so that the server's counters begin after it.
+    load::run(&closed(bench::items(tokenizer, spec(concurrency.min(2), seed ^ 0x77), 4)?))?;
+    let before = engine_seconds(served);
+    let run = load::run(&closed(items))?;
+    let after = engine_seconds(served);
     let summary = run.summary(None);
     if summary.failed > 0 {
         anyhow::bail!("{} of {} requests failed: {:?}", summary.failed, load.requests, summary.failures);
@@ -110,8 +141,27 @@ fn row(
         itl_ms: run.samples.iter().flat_map(|s| s.gaps_ns.iter().copied()).map(ms).collect(),
         memory_bytes: served.peak_memory().unwrap_or(0),
         vs_portable: None,
+        spent: before.zip(after).map(|(before, after)| {
+            let wall_s = run.wall_ns as f64 / 1e9;
+            Spent {
+                wall_s,
+                passes_s: after.0 - before.0,
+                engine_s: after.1 - before.1,
+                client_s: run.host.client_cpu_share.map(|s| s * wall_s),
+            }
+        }),
         evidence: Vec::new(),
     })
+}
+
+/// Seconds that the server's engine has spent in passes, and in the rest of its loop.
+fn engine_seconds(served: &Served) -> Option<(f64, f64)> {
+    let page = http_get::get(&served.url, "/metrics")?;
+    let value = |name: &str| {
+        let line = page.lines().find(|l| l.strip_prefix(name).is_some_and(|r| r.starts_with(['{', ' '])))?;
+        line.rsplit(' ').next()?.parse::<f64>().ok()
+    };
+    Some((value("wright_engine_forward_seconds_total")?, value("wright_engine_overhead_seconds_total")?))
 }
 
 fn ms(ns: u64) -> f64 {

@@ -2,21 +2,14 @@
 
 use crate::cli::Bench;
 use crate::served::Served;
-use crate::{portable, workshop};
+use crate::{http_get, portable, workshop};
 use anyhow::{Context, Result, anyhow, bail};
 use comfy_table::{Cell, Table, presets::UTF8_FULL_CONDENSED};
 use load::{Abandon, Comparison, Item, Prompt, PromptSpec, Slo, Summary, Workload};
 use model::{ControlTokens, EncodeOptions, TextFiles, Tokenizer};
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Longest wait for a server's list of models.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Most bytes of that list.
-const LONGEST_LIST: u64 = 1 << 20;
 
 /// One side of a measurement: a server that was there, or one of ours in a child process.
 struct Side {
@@ -43,22 +36,7 @@ impl Side {
 
 /// The first model that `url`/v1/models lists; `None` where nobody answers or nothing is listed.
 fn listed_model(url: &str) -> Option<String> {
-    let (authority, path) = match url.strip_prefix("http://")?.split_once('/') {
-        Some((authority, path)) => (authority, format!("/{path}")),
-        None => (url.strip_prefix("http://")?, String::new()),
-    };
-    let has_port = authority.rsplit(':').next().is_some_and(|p| p.parse::<u16>().is_ok());
-    let address = if has_port { authority.to_owned() } else { format!("{authority}:80") };
-    let mut stream = TcpStream::connect_timeout(&address.to_socket_addrs().ok()?.next()?, PATIENCE).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    // HTTP/1.0: the answer comes unchunked and ends with the connection.
-    let request = format!("GET {path}/v1/models HTTP/1.0\r\nHost: {authority}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.take(LONGEST_LIST).read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.split_whitespace().nth(1)?;
-    let list: serde_json::Value = serde_json::from_str(body).ok().filter(|_| status == "200")?;
+    let list: serde_json::Value = serde_json::from_str(&http_get::get(url, "/v1/models")?).ok()?;
     Some(list.get("data")?.get(0)?.get("id")?.as_str()?.to_owned())
 }
 
@@ -284,6 +262,7 @@ fn print_comparisons(rows: &[(u32, Comparison)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
     use std::net::TcpListener;
 
     /// The model found at a server that gives `answer`.

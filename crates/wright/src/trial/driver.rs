@@ -1,6 +1,6 @@
 //! The judge's side of an engine trial: starts the sandboxed engine, holds the clock, recomputes quality.
 
-use super::protocol::{Command, ReplayKind, Reply};
+use super::protocol::{Command, ReplayKind, Reply, StepTime};
 use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -138,6 +138,21 @@ impl Trial {
         self.send(&Command::Go)?;
         let end = self.expect(&Reply::Done)?;
         Ok(end.duration_since(start))
+    }
+
+    /// Median time of a pass and the times of its steps, ns, by the engine's own clock.
+    pub fn profile(
+        &mut self,
+        kind: ReplayKind,
+        rows: u32,
+        context: u32,
+        passes: u32,
+    ) -> Result<(f64, Vec<StepTime>)> {
+        self.send(&Command::Profile { kind, rows, context, passes })?;
+        match self.reply()?.1 {
+            Reply::Steps { pass, steps } => Ok((pass, steps)),
+            other => bail!("the engine worker answered {other:?} to a profile"),
+        }
     }
 
     fn expect(&mut self, wanted: &Reply) -> Result<Instant> {

@@ -16,6 +16,13 @@ pub enum Command {
     },
     /// Run what was armed. Answered by `Done`.
     Go,
+    /// Time the steps of a fixed pass, by the engine's own clock: for reports, never for verdicts. Answered by `Steps`.
+    Profile {
+        kind: ReplayKind,
+        rows: u32,
+        context: u32,
+        passes: u32,
+    },
     /// Logits of a window's positions from `from` on. Answered by `Logits`, with the values in the shared file.
     Logits {
         tokens: Vec<u32>,
@@ -38,6 +45,16 @@ pub enum ReplayKind {
     Prefill,
 }
 
+/// All steps of one operation in a pass, on thread 0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepTime {
+    pub operation: String,
+    /// Without the waiting.
+    pub ns: f64,
+    /// At barriers.
+    pub waiting_ns: f64,
+}
+
 /// Engine to judge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -50,6 +67,11 @@ pub enum Reply {
     },
     Armed,
     Done,
+    /// Median time of a whole pass, and times of its steps for one pass, ns.
+    Steps {
+        pass: f64,
+        steps: Vec<StepTime>,
+    },
     /// Rows of logits in the shared file.
     Logits {
         rows: u32,

@@ -1,10 +1,10 @@
 //! The engine's side of a trial: a confined process that obeys the judge's commands.
 
-use super::protocol::{Command, ReplayKind, Reply};
+use super::protocol::{Command, ReplayKind, Reply, StepTime};
 use anyhow::{Context, Result, bail};
 use engine::{
-    Bundle, Engine, EngineOptions, Event, EventSink, Executor, FinishReason, PlanChoice, PrefixCache, Replay,
-    Request,
+    Bundle, Engine, EngineOptions, Event, EventSink, Executor, FinishReason, PlanChoice, PrefixCache,
+    Profiling, Replay, Request,
 };
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -60,10 +60,7 @@ fn executor(bundle: &Path, options: EngineOptions, mut file: File) -> Result<()>
     for command in commands() {
         let done = match command? {
             Command::Arm { kind, rows, context, passes } => {
-                let replay = match kind {
-                    ReplayKind::Decode => Replay::Decode { sequences: rows, context },
-                    ReplayKind::Prefill => Replay::Prefill { rows, start: context },
-                };
+                let replay = fixed(kind, rows, context);
                 // Once before the clock: page faults and cold code are not the step's cost.
                 executor.replay(replay, 1).map(|_| {
                     armed = Some((replay, passes));
@@ -74,6 +71,9 @@ fn executor(bundle: &Path, options: EngineOptions, mut file: File) -> Result<()>
                 Some((replay, passes)) => executor.replay(replay, passes).map(|_| Reply::Done),
                 None => bail!("go without arm"),
             },
+            Command::Profile { kind, rows, context, passes } => {
+                profile(&mut executor, fixed(kind, rows, context), passes)
+            }
             Command::Logits { tokens, from } => {
                 file.seek(SeekFrom::Start(0))?;
                 let mut written = Ok(0);
@@ -94,6 +94,39 @@ fn executor(bundle: &Path, options: EngineOptions, mut file: File) -> Result<()>
         }
     }
     Ok(())
+}
+
+fn fixed(kind: ReplayKind, rows: u32, context: u32) -> Replay {
+    match kind {
+        ReplayKind::Decode => Replay::Decode { sequences: rows, context },
+        ReplayKind::Prefill => Replay::Prefill { rows, start: context },
+    }
+}
+
+fn profile(executor: &mut Executor, replay: Replay, passes: u32) -> Result<Reply, engine::EngineError> {
+    executor.replay(replay, 1)?;
+    let whole = executor.replay(replay, passes)?;
+    executor.set_profiling(Profiling::On);
+    let timed = executor.replay(replay, passes);
+    let profile = executor.profile();
+    executor.set_profiling(Profiling::Off);
+    timed?;
+    let mut steps: Vec<StepTime> = Vec::new();
+    for step in profile {
+        let each = |ns: u64| ns as f64 / f64::from(passes.max(1));
+        let (ns, waiting_ns) =
+            (each(step.nanoseconds.saturating_sub(step.waiting_nanoseconds)), each(step.waiting_nanoseconds));
+        match steps.iter_mut().find(|s| s.operation == step.operation) {
+            Some(known) => {
+                known.ns += ns;
+                known.waiting_ns += waiting_ns;
+            }
+            None => steps.push(StepTime { operation: step.operation, ns, waiting_ns }),
+        }
+    }
+    let mut whole: Vec<f64> = whole.iter().map(|d| d.as_nanos() as f64).collect();
+    whole.sort_by(f64::total_cmp);
+    Ok(Reply::Steps { pass: whole.get(whole.len() / 2).copied().unwrap_or(0.0), steps })
 }
 
 /// Sends events of one request to the judge.

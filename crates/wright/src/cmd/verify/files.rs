@@ -153,6 +153,9 @@ pub fn check_evidence(manifest: &Manifest, records: Option<&Records>) -> Vec<Fin
         findings.push(match records.chain_at(*position) {
             Some(chain) if chain.to_string() == *digest => Finding::agrees("ledger head", at),
             Some(_) => Finding::differs("ledger head", format!("{at}: the chain has another digest")),
+            None if records.damage.is_some() => {
+                Finding::unchecked("ledger head", format!("{at} stands behind the damage"))
+            }
             None => Finding::unchecked("ledger head", format!("{at} is not among the bundled entries")),
         });
     }
@@ -166,9 +169,13 @@ pub fn check_evidence(manifest: &Manifest, records: Option<&Records>) -> Vec<Fin
         let absent: Vec<&str> =
             claim.evidence.iter().filter(|e| !seen.contains(*e)).map(|e| e.get(..12).unwrap_or(e)).collect();
         if claim.evidence.is_empty() || !absent.is_empty() {
-            let what = match absent.is_empty() {
-                true => "rests on no evidence".to_owned(),
-                false => format!("rests on evidence that is not bundled: {}", absent.join(", ")),
+            let what = match (absent.is_empty(), &records.damage) {
+                (true, _) => "rests on no evidence".to_owned(),
+                (false, None) => format!("rests on evidence that is not bundled: {}", absent.join(", ")),
+                (false, Some(_)) => format!(
+                    "rests on evidence that was not read, since it is missing or stands behind the damage: {}",
+                    absent.join(", ")
+                ),
             };
             findings.push(Finding::differs(&format!("claim {}", claim.id), what));
         }

@@ -5,7 +5,7 @@ use crate::report::html::{Links, clip, escape, number, time, times};
 use crate::report::page::Section;
 use crate::report::source::Source;
 use crate::report::story::{TaskStory, confirmation, first_row, place};
-use crate::summary::{Operation, Step};
+use crate::summary::{Operation, Row, Step};
 use evidence::Id;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -119,30 +119,45 @@ fn ceilings(source: &Source) -> String {
     out + "</tbody></table></details>"
 }
 
-/// Steps of a pass, for each number of rows that was profiled.
+/// Steps of a pass, for each number of rows that was profiled, and what a server's time went into beside passes.
 pub fn profile(source: &Source) -> Option<Section> {
-    let steps = &source.summary.as_ref()?.profile;
+    let summary = source.summary.as_ref()?;
     let mut passes: BTreeMap<(u32, u32), Vec<&Step>> = BTreeMap::new();
-    for s in steps.iter().filter(|s| s.ns.is_finite() && s.ns > 0.0) {
+    for s in summary.profile.iter().filter(|s| s.ns.is_finite() && s.ns > 0.0) {
         passes.entry((s.rows, s.context)).or_default().push(s);
     }
-    if passes.is_empty() {
+    let spent: Vec<&Row> = summary.table.iter().filter(|r| r.spent.is_some()).collect();
+    if passes.is_empty() && spent.is_empty() {
         return None;
     }
+    let mut body = String::new();
+    if !passes.is_empty() {
+        body += &steps(&passes);
+    }
+    if !spent.is_empty() {
+        body += &wall(&spent);
+    }
+    Some(Section { anchor: "pass", title: "Where the time goes", body })
+}
+
+fn steps(passes: &BTreeMap<(u32, u32), Vec<&Step>>) -> String {
     let mut names: BTreeMap<&str, f64> = BTreeMap::new();
-    for ((..), list) in &passes {
+    for list in passes.values() {
         let total: f64 = list.iter().map(|s| s.ns).sum();
         list.iter().for_each(|s| *names.entry(&s.step).or_default() += s.ns / total);
     }
     let mut order: Vec<&str> = names.keys().copied().collect();
     order.sort_by(|a, b| names[b].total_cmp(&names[a]));
     let mut body = String::from(
-        "<p class=\"lead\">Share of one pass of the whole engine, by step.</p><div class=\"panel scroll\"><table><thead><tr><th class=\"n\">Rows</th><th class=\"n\">Context</th><th class=\"n\">Pass</th>",
+        "<p class=\"lead\">Share of one pass of the whole engine, by step, on one thread. Barriers: waiting for the other threads. \
+         A pass of prompt rows has no context in its table row.</p><div class=\"panel scroll\"><table><thead><tr>\
+         <th class=\"n\">Rows</th><th class=\"n\">Context</th><th class=\"n\">Pass</th>",
     );
     order.iter().for_each(|n| body += &format!("<th class=\"n\">{}</th>", clip(n, 24)));
     body += "</tr></thead><tbody>";
-    for ((rows, context), list) in &passes {
+    for ((rows, context), list) in passes {
         let total: f64 = list.iter().map(|s| s.ns).sum();
+        let context = if *context == 0 { "prompt".to_owned() } else { context.to_string() };
         let _ = write!(
             body,
             "<tr><td class=\"n\">{rows}</td><td class=\"n\">{context}</td><td class=\"n\"><b>{}</b></td>",
@@ -161,6 +176,33 @@ pub fn profile(source: &Source) -> Option<Section> {
         }
         body += "</tr>";
     }
-    body += "</tbody></table></div>";
-    Some(Section { anchor: "pass", title: "Where a pass spends its time", body })
+    body + "</tbody></table></div>"
+}
+
+fn wall(rows: &[&Row]) -> String {
+    let mut body = String::from(
+        "<p class=\"lead\">Wall time of the measurements over HTTP: passes of the plan; the rest of the engine’s loop (scheduling, sampling, \
+         handing tokens over); and time in which the engine waited for requests: HTTP, tokenizer and load client. The client’s \
+         processor time is part of the machine’s work and overlaps with the rest.</p><div class=\"panel scroll\"><table><thead><tr>\
+         <th>Engine</th><th class=\"n\">Concurrency</th><th class=\"n\">Wall</th><th class=\"n\">Passes</th><th class=\"n\">Engine’s loop</th>\
+         <th class=\"n\">Waiting for work</th><th class=\"n\">Client’s processor time</th></tr></thead><tbody>",
+    );
+    for row in rows {
+        let Some(spent) = row.spent.as_ref().filter(|s| s.wall_s > 0.0) else { continue };
+        let share = |s: f64| format!("{:.1} %", 100.0 * s / spent.wall_s);
+        let waiting = (spent.wall_s - spent.passes_s - spent.engine_s).max(0.0);
+        let _ = write!(
+            body,
+            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+             <td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            escape(&row.engine),
+            row.concurrency,
+            time(spent.wall_s * 1e9),
+            share(spent.passes_s),
+            share(spent.engine_s),
+            share(waiting),
+            spent.client_s.map_or(String::new(), share),
+        );
+    }
+    body + "</tbody></table></div>"
 }
