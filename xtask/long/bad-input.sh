@@ -223,6 +223,23 @@ PATIENCE=400 refused "full disk: serve MODEL" "$words" \
 PATIENCE=400 refused "full disk: build" "$words" \
   "${roomy[@]}" bash "$scratch/full.sh" "$full" "$WRIGHT" build "$MODEL_GGUF" --budget 10s \
   --out "$full/engine" --ledger "$full/ledger.sqlite"
+# The ledger alone on a full disk: the build ends with an error, and what was recorded stays whole.
+cat >"$scratch/full-ledger.sh" <<'INNER'
+set -uo pipefail
+wright=$1 model=$2 folder=$3 out=$4
+mount -t tmpfs -o size=600k tmpfs "$folder" || exit 77
+"$wright" build "$model" --budget 60s --out "$out" --ledger "$folder/ledger.sqlite"
+status=$?
+"$wright" ledger check --ledger "$folder/ledger.sqlite" || status=0
+umount "$folder"
+exit "$status"
+INNER
+if [ "${#roomy[@]}" -gt 0 ]; then
+  PATIENCE=400 refused "full disk: the ledger" "$words" \
+    "${roomy[@]}" bash "$scratch/full-ledger.sh" "$WRIGHT" "$MODEL_GGUF" "$full" "$scratch/no-room"
+else
+  echo "SKIPPED: a full disk under the ledger needs a mount of its own"
+fi
 if [ -w /dev/full ]; then
   refused "full disk: bench --raw" 'space|full' "$WRIGHT" bench "$bundle" --requests 2 --concurrency 1 \
     --prompt-tokens 8 --output-tokens 2 --raw /dev/full

@@ -71,9 +71,26 @@ serve() {
   await_health "$served_url" 60
 }
 
-# machine_words: processor and cores, for the head of a measurement.
+# isa: the instruction sets that decide which kernels there are, strongest first.
+isa() {
+  local flag found=""
+  for flag in amx_int8 amx_bf16 avx512_bf16 avx512_vnni avx512f avx2; do
+    grep -qw "$flag" /proc/cpuinfo && found+="${found:+ }$flag"
+  done
+  echo "${found:-plain}"
+}
+
+# machine_words: processor, instruction sets and cores, for the head of a measurement.
 machine_words() {
   local cpu
   cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)
-  echo "${cpu:-unknown processor}, $(nproc) cores, Linux $(uname -r | cut -d- -f1)"
+  echo "${cpu:-unknown processor} ($(isa)), $(nproc) cores, Linux $(uname -r | cut -d- -f1)"
+}
+
+# measurement NAME: the file for what is measured today on this kind of machine; makes its folder.
+measurement() {
+  local all
+  all=$(isa)
+  mkdir -p docs/measurements
+  echo "docs/measurements/$1-$(date -u +%Y%m%d)-$(tr _ - <<<"${all%% *}").txt"
 }

@@ -5,12 +5,11 @@
 #
 # And does what was learnt pay? A fourth build, with the first one's ledger and a small budget, against the first engine.
 #
-# BUDGET (5m), SECOND (20s), MODEL (smollm2-135m), LEAST (0.8), ROUNDS (3). Writes docs/measurements/seeds-DATE.txt.
+# BUDGET (5m), SECOND (20s), MODEL (smollm2-135m), LEAST (0.8), ROUNDS (3). Writes docs/measurements/seeds-DATE-ISA.txt.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 BUDGET=${BUDGET:-5m} SECOND=${SECOND:-20s} ROUNDS=${ROUNDS:-3} MODEL=${MODEL:-smollm2-135m} LEAST=${LEAST:-0.8}
-out=docs/measurements/seeds-$(date -u +%Y%m%d).txt
-mkdir -p docs/measurements
+out=$(measurement seeds)
 
 for seed in 1 2 3; do
   echo "build with seed $seed, budget $BUDGET"
@@ -66,5 +65,8 @@ interleaved = min(relative.values()) / max(relative.values())
 print(f"worst / best, interleaved: {interleaved:.3f} (at least {least} wanted)")
 sys.exit(0 if interleaved >= least else 1)
 PY
+  echo
+  echo "The final table of seed 1: f32 reference, portable baseline and champion, one after the other over HTTP, ratios interleaved."
+  cat "$scratch/build-1.txt"
 } | tee "$out"
 echo "written to $out"

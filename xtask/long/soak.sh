@@ -2,7 +2,8 @@
 # Clients that hang up: 200 requests at concurrency 16, of mixed lengths, a third of which disconnect at random. Nothing
 # may leak, and whoever stays gets the right answer.
 #
-# BUNDLE: a finished bundle. Greedy requests before, during and after the soak must give the same text.
+# BUNDLE: a finished bundle. Every answer must be that of the same request alone, and fixed prompts must give the same text
+# before and after.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 need BUNDLE
@@ -41,34 +42,9 @@ zero() { python3 -c 'import sys; sys.exit(0 if float(sys.argv[1]) == 0 else 1)' 
 open_files() { ls "/proc/$served_pid/fd" | wc -l; }
 resident() { sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$served_pid/status"; }
 
-# soak SEED...: four loads of 50 requests at concurrency 4 at the same time, each of its own length.
+# soak SEED: 200 requests at concurrency 16, a third hanging up; what was answered is compared with the same alone.
 soak() {
-  local i prompt output loads=()
-  for i in 0 1 2 3; do
-    prompt=$((24 << i)) output=$((96 >> i))
-    "$WRIGHT" bench "$served_url" --tokenizer "$BUNDLE" --disconnect --requests 50 --concurrency 4 \
-      --prompt-tokens "$prompt" --output-tokens "$output" --seed "$(($1 * 10 + i))" --json \
-      >"$scratch/soak-$1-$i.json" 2>"$scratch/soak-$1-$i.err" &
-    loads+=("$!")
-  done
-  while kill -0 "${loads[@]}" 2>/dev/null; do
-    probe "$scratch/during.json"
-    cmp -s "$scratch/before.json" "$scratch/during.json" || fail "an answer changed while others shared the batch"
-  done
-  for i in 0 1 2 3; do
-    wait "${loads[$i]}" || { cat "$scratch/soak-$1-$i.err" >&2; fail "load $i of soak $1 ended badly"; }
-  done
-  python3 - "$scratch"/soak-"$1"-?.json <<'PY' | tee -a "$scratch/log"
-import json, sys
-sums = {"completed": 0, "abandoned": 0, "failed": 0}
-for path in sys.argv[1:]:
-    for _, summary in json.load(open(path))["summaries"]:
-        for key in sums:
-            sums[key] += summary[key]
-print("soak:", ", ".join(f"{v} {k}" for k, v in sums.items()))
-if sums["failed"] or sum(sums.values()) != 200 or not 30 <= sums["abandoned"] <= 110:
-    sys.exit("200 requests, none failed, about a third hung up: that is not what was seen")
-PY
+  python3 xtask/long/soak_client.py "$served_url" crates/wright/text/confirm.txt "$1" | tee -a "$scratch/log"
 }
 
 quiet() {
@@ -101,8 +77,7 @@ kill -TERM "$served_pid"
 wait "$served_pid" || fail "the server did not end well after SIGTERM"
 ! grep -q 'panicked' "$scratch/soak.err" || fail "the server panicked: $(grep -m1 panicked "$scratch/soak.err")"
 echo "soak passed: nothing leaked, every answer was right" | tee -a "$scratch/log"
-out=docs/measurements/soak-$(date -u +%Y%m%d).txt
-mkdir -p docs/measurements
+out=$(measurement soak)
 {
   echo "Two soaks of 200 requests at concurrency 16, mixed lengths, a third hanging up at random. $(date -u +%F). $(machine_words)."
   cat "$scratch/log"

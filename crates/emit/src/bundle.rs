@@ -2,6 +2,7 @@
 
 use crate::choices::PlanChoices;
 use crate::error::EmitError;
+use crate::place::Place;
 use crate::weights;
 use model::Model;
 use plan::{ABI_VERSION, Claim, KernelEntry, Manifest, PLAN_VERSION, Plan, TensorEntry};
@@ -98,26 +99,14 @@ pub fn write(out: &Path, contents: &Contents, packed: &PackedFile) -> Result<Man
             ),
         });
     }
-    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(EmitError::io(parent))?;
-    let name = out.file_name().and_then(|n| n.to_str()).unwrap_or("bundle");
-    let staged = parent.join(format!(".{name}.{}.new", std::process::id()));
-    let _ = fs::remove_dir_all(&staged);
-    let result = fill(&staged, contents, packed).and_then(|manifest| {
-        let old = parent.join(format!(".{name}.{}.old", std::process::id()));
-        let _ = fs::remove_dir_all(&old);
-        if out.exists() {
-            fs::rename(out, &old).map_err(EmitError::io(out))?;
-        }
-        if let Err(error) = fs::rename(&staged, out) {
-            let _ = fs::rename(&old, out);
-            return Err(EmitError::io(out)(error));
-        }
-        let _ = fs::remove_dir_all(&old);
+    let place = Place::new(out);
+    place.prepare()?;
+    let result = fill(&place.staged(), contents, packed).and_then(|manifest| {
+        place.swap()?;
         Ok(manifest)
     });
     if result.is_err() {
-        let _ = fs::remove_dir_all(&staged);
+        let _ = fs::remove_dir_all(place.staged());
     }
     result
 }
@@ -148,17 +137,16 @@ fn fill(folder: &Path, contents: &Contents, packed: &PackedFile) -> Result<Manif
     put_json(&folder.join("plan-portable.json"), contents.portable)?;
     let text = folder.join("tokenizer");
     contents.model.write_text_files(&text).map_err(|e| EmitError::Model(e.to_string()))?;
+    put(&folder.join("NOTICE"), notice(contents.model).as_bytes())?;
     let mut files = BTreeMap::new();
-    for path in
-        ["plan.json", "plan-portable.json"].map(|name| folder.join(name)).into_iter().chain(inside(&text)?)
-    {
+    let named = ["plan.json", "plan-portable.json", "NOTICE"].map(|name| folder.join(name));
+    for path in named.into_iter().chain(inside(&text)?) {
         let bytes = fs::read(&path).map_err(EmitError::io(&path))?;
         let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
         files.insert(name, blake3::hash(&bytes).to_hex().to_string());
     }
     let about = contents.about;
     put(&folder.join("evidence.jsonl"), about.evidence.as_bytes())?;
-    put(&folder.join("NOTICE"), notice(contents.model).as_bytes())?;
     let manifest = Manifest {
         version: PLAN_VERSION,
         abi: ABI_VERSION,
@@ -185,14 +173,32 @@ fn inside(folder: &Path) -> Result<Vec<PathBuf>, EmitError> {
     entries.map_err(EmitError::io(folder))
 }
 
-/// Replaces the manifest of a finished bundle (claims that were measured on the bundle itself), and its evidence.
-pub fn set_claims(folder: &Path, manifest: &Manifest, evidence: &str) -> Result<(), EmitError> {
-    for (name, bytes) in [
-        ("evidence.jsonl", evidence.as_bytes().to_vec()),
-        ("manifest.json", json(&folder.join("manifest.json"), manifest)?),
-    ] {
+/// Makes the folder around `out`, and removes what builds that were killed left beside it.
+///
+/// # Errors
+/// [`EmitError::Io`] if the folder cannot be made.
+pub fn clear_leftovers(out: &Path) -> Result<(), EmitError> {
+    Place::new(out).prepare()
+}
+
+/// Seals a finished bundle: `manifest` with the claims that were measured on the bundle itself and with the digest of
+/// `summary` (`build.json`), and the evidence. Each file appears whole or not at all, the manifest last.
+///
+/// # Errors
+/// [`EmitError::Io`] and [`EmitError::Json`] with the path.
+pub fn set_claims(
+    folder: &Path,
+    mut manifest: Manifest,
+    evidence: &str,
+    summary: &[u8],
+) -> Result<(), EmitError> {
+    manifest.files.insert("build.json".to_owned(), blake3::hash(summary).to_hex().to_string());
+    let sealed = json(&folder.join("manifest.json"), &manifest)?;
+    for (name, bytes) in
+        [("build.json", summary), ("evidence.jsonl", evidence.as_bytes()), ("manifest.json", &sealed)]
+    {
         let staged = folder.join(format!(".{name}.new"));
-        put(&staged, &bytes)?;
+        put(&staged, bytes)?;
         let path = folder.join(name);
         fs::rename(&staged, &path).map_err(EmitError::io(&path))?;
     }
@@ -222,4 +228,27 @@ fn put(path: &Path, bytes: &[u8]) -> Result<(), EmitError> {
     let mut file = File::create(path).map_err(EmitError::io(path))?;
     file.write_all(bytes).map_err(EmitError::io(path))?;
     file.sync_all().map_err(EmitError::io(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifest_seals_the_summary() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest: Manifest = serde_json::from_value(serde_json::json!({
+            "version": PLAN_VERSION, "abi": ABI_VERSION, "model_name": "m", "model_digest": "", "created_s": 0,
+            "machine": {}, "toolchain": "", "kernels": {}, "tensors": {}, "weights_bytes": 0, "weights_digest": "",
+            "files": {"NOTICE": "d"}, "ledger_head": null, "claims": [],
+        }))
+        .unwrap();
+        set_claims(folder.path(), manifest, "entries\n", b"{}").unwrap();
+        let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
+        assert_eq!((read("build.json"), read("evidence.jsonl")), (b"{}".to_vec(), b"entries\n".to_vec()));
+        let sealed: Manifest = serde_json::from_slice(&read("manifest.json")).unwrap();
+        assert_eq!(sealed.files["build.json"], blake3::hash(b"{}").to_hex().as_str());
+        assert_eq!(sealed.files["NOTICE"], "d");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3, "something staged was left");
+    }
 }

@@ -6,6 +6,7 @@ pub mod bundle;
 pub mod choices;
 pub mod compose;
 pub mod error;
+mod place;
 pub mod shape;
 pub mod weights;
 

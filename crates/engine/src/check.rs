@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Outcome<T> = Result<T, EngineError>;
 
+/// Largest size of anything in memory.
+const MOST_BYTES: u128 = i64::MAX as u128;
+
 struct Checker<'a> {
     plan: &'a Plan,
     manifest: &'a Manifest,
@@ -138,16 +141,34 @@ impl<'a> Checker<'a> {
             let problem = format!("{} is no multiple of kv_heads {}", model.heads, model.kv_heads);
             return Err(self.refuse("model.heads".into(), problem));
         }
+        // A product that wraps would make buffers that are smaller than what kernels write.
+        let wide = |value: u32| u128::from(value);
+        let columns = (wide(model.heads) + 2 * wide(model.kv_heads)) * wide(model.head_dim);
+        let page = wide(model.kv_heads) * wide(model.head_dim) * wide(self.plan.kv.block_tokens) * 4;
+        if columns > wide(u32::MAX) || page > MOST_BYTES {
+            let problem =
+                format!("{} and {} heads of {} are too large", model.heads, model.kv_heads, model.head_dim);
+            return Err(self.refuse("model.heads".into(), problem));
+        }
         Ok(())
     }
 
     /// Buckets without gap or overlap, kernels that exist, compute this operation and may run so.
     fn check_operation(&self, name: &str, planned: &PlannedOperation) -> Outcome<()> {
         let operation = &planned.operation;
-        if let Some((layout, _, k)) = operation.weight()
-            && let Some(problem) = layout.refuse(k as usize)
+        if let Some((layout, n, k)) = operation.weight() {
+            let k = k as usize;
+            // More than its bytes can be: eight for each weight, with a block and a group that are not full.
+            let bound = (u128::from(n) + u128::from(layout.n_block)) * k.max(layout.group(k)) as u128 * 8;
+            let large = || (bound > MOST_BYTES).then(|| format!("{operation} is too large"));
+            if let Some(problem) = layout.refuse(k).or_else(large) {
+                return Err(self.refuse(format!("operation `{name}`"), problem));
+            }
+        }
+        if let Operation::SiluGate { ffn } = operation
+            && *ffn > u32::MAX / 2
         {
-            return Err(self.refuse(format!("operation `{name}`"), problem));
+            return Err(self.refuse(format!("operation `{name}`"), format!("{operation} is too large")));
         }
         self.check_heads(name, operation)?;
         let most = self.most_rows(name);

@@ -7,6 +7,7 @@ use crate::stock::Stock;
 use crate::task::KernelTask;
 use evidence::{CheckSummary, Fault, Phase, Reason, Stop};
 use kernels::KernelError;
+use kernels::contract::{Outputs, Relation, metamorphic_cases, relation_holds};
 use kernels::emulate::emulate;
 use kernels::inputs::CaseInputs;
 use kernels::numerics::Arith;
@@ -62,6 +63,7 @@ impl Check<'_> {
             tally.add(self.compare(planned, &out, &mut rng)?, planned.case.rows);
         }
         self.anchor(base, &out, &mut rng)?;
+        self.relations(rig, base, &out)?;
         if let Some(champion) = champion {
             self.against_champion(champion, base, &out)?;
         }
@@ -174,6 +176,28 @@ impl Check<'_> {
         if got.caches.is_some() {
             let planned = Planned { name: format!("{rows} rows"), case, budget: 0 };
             self.compare(&planned, &got, rng)?;
+        }
+        Ok(())
+    }
+
+    /// Other calls that must give the base's bits, or its bits scaled: rows apart, in another order, inputs times a power
+    /// of two, pages elsewhere, tokens changed that nobody may see. What is drawn in them follows from the secret.
+    fn relations(&self, rig: &mut Rig, base: &Planned, got: &Outcome) -> Result<(), Stop> {
+        fn outputs(of: &Outcome) -> Outputs<'_> {
+            Outputs { out: &of.out, caches: of.caches.as_ref().map(|(k, v)| (k.as_slice(), v.as_slice())) }
+        }
+        let operation = &self.task.operation;
+        let seed = self.seed.number("relations", 0);
+        for case in metamorphic_cases(operation, &base.case, seed).map_err(reference_fault)? {
+            // `repeat` has done that; and a kernel need not know calls outside its bucket.
+            if case.relation == Relation::Repeat || !self.task.rows.contains(case.inputs.rows) {
+                continue;
+            }
+            let changed = rig.run(&case.inputs, rig.threads(), 0)?;
+            let held = relation_holds(operation, (&base.case, outputs(got)), &case, outputs(&changed));
+            if let Err(violation) = held.map_err(reference_fault)? {
+                return Err(reject(Reason::Class, format!("{}: {violation}", base.name)));
+            }
         }
         Ok(())
     }

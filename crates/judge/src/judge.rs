@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Version of the protocol; part of all evidence. Change it when checks or timing change their meaning.
-pub const PROTOCOL: &str = "kernel-judge/1";
+pub const PROTOCOL: &str = "kernel-judge/2";
 
 /// What a judge needs.
 #[derive(Clone, Debug)]

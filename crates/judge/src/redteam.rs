@@ -32,6 +32,7 @@ pub const DISHONEST: &[(&str, &str)] = candidates!("dishonest":
     "counts_calls",
     "depends_on_address",
     "depends_on_batch",
+    "depends_on_size",
     "depends_on_threads",
     "flushes_small",
     "greedy",

@@ -22,6 +22,11 @@ impl MeasuredCeilings {
             .fold(0.0, f64::max)
     }
 
+    /// Time of one barrier of so many threads; `None` where it was not measured.
+    pub fn barrier_ns(&self, threads: u32) -> Option<f64> {
+        self.0.get(&format!("barrier_ns_t{threads}")).copied()
+    }
+
     /// Ceilings for a number of threads. Weights are taken to come from the last-level cache: that bounds what a kernel
     /// can do wherever the rotating copies happen to lie.
     fn of(&self, threads: u32) -> Ceilings {

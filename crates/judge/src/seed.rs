@@ -2,7 +2,7 @@
 
 use evidence::{Digest, Phase};
 
-/// The secret of a run, drawn at its start. Only its digest is posted.
+/// The secret of a run, drawn at its start. Its digest is posted before the run's first evaluation, itself after the last.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
@@ -29,6 +29,11 @@ impl Secret {
         hasher.update(b"enginewright run secret\0");
         hasher.update(&self.0);
         Digest(*hasher.finalize().as_bytes())
+    }
+
+    /// The secret itself, for the journal once the run evaluates no more; [`Secret::new`] reads it back.
+    pub fn reveal(&self) -> Digest {
+        Digest(self.0)
     }
 
     /// The seed of an artifact's evaluation: BLAKE3 keyed by the secret.

@@ -30,4 +30,7 @@ fn the_judge_catches_cheats_and_spares_the_honest() {
         run(&mut judge, |f| eprintln!("{:?} {} in {:?}: {}", f.verdict, f.name, f.took, f.detail)).unwrap();
     assert!(report.passes());
     assert_eq!(report.count(Caught::OtherReason), 0);
+    // Only a relation between calls shows this one.
+    let sized = report.dishonest.iter().find(|f| f.name == "depends_on_size").unwrap();
+    assert!(sized.detail.contains("power-of-two broken"), "{}", sized.detail);
 }

@@ -62,6 +62,9 @@ pub struct Spent {
 pub enum BuildEvent {
     /// A process started or resumed the build; the digest of the run's secret is posted before its first evaluation.
     RunStarted { secret_digest: Digest },
+    /// A run evaluates no more: its secret, from which the seeds of its evidence follow. Runs that were killed or failed
+    /// reveal none.
+    RunEnded { secret: Digest },
     /// The search's budget so far, totals over all processes of this build.
     Spent(Spent),
     /// A stage is over (`search`, `plans`, `pack`, `table`, ...), with what the next one needs as JSON text.

@@ -8,6 +8,7 @@
 //! kernels/NAME.rs      sources        kernels/NAME.so   binaries
 //! tokenizer/           tokenizer.json or tokenizer.gguf (vocabulary only), chat template, generation defaults
 //! evidence.jsonl       ledger entries that the claims rest on, with the head digest
+//! build.json           what a build found and measured, for the report (built bundles only)
 //! NOTICE               licence notes
 //! ```
 
@@ -67,7 +68,7 @@ pub struct Manifest {
     /// Length and BLAKE3 of `weights.bin`.
     pub weights_bytes: u64,
     pub weights_digest: String,
-    /// BLAKE3 of plans, tokenizer and template, by their paths in the folder.
+    /// BLAKE3 of plans, tokenizer, template, `NOTICE` and, in a built bundle, `build.json`, by their paths in the folder.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
     /// Head of the ledger when the bundle was written: position and digest.
@@ -87,4 +88,31 @@ pub struct Claim {
     /// Interval (low, high) where one was measured.
     pub interval: Option<(f64, f64)>,
     pub evidence: Vec<String>,
+    /// Lengths of the requests that a speed was measured with. Bundles of older versions do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<RequestLengths>,
+}
+
+/// Tokens of each request of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestLengths {
+    pub prompt_tokens: u32,
+    pub output_tokens: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_of_older_bundles_name_no_workload() {
+        let old =
+            r#"{"id":"speed.c1","what":"","value":1.5,"unit":"tokens/s","interval":null,"evidence":[]}"#;
+        let mut claim: Claim = serde_json::from_str(old).unwrap();
+        assert_eq!(claim.workload, None);
+        assert_eq!(serde_json::to_string(&claim).unwrap(), old);
+        claim.workload = Some(RequestLengths { prompt_tokens: 512, output_tokens: 64 });
+        let text = serde_json::to_string(&claim).unwrap();
+        assert_eq!(serde_json::from_str::<Claim>(&text).unwrap(), claim);
+    }
 }

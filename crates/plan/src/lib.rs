@@ -12,7 +12,7 @@ pub mod steps;
 pub mod target;
 
 pub use abi::{ABI_VERSION, ArgsV1, Launch, TensorV1};
-pub use bundle::{Claim, KernelEntry, Manifest, PLAN_VERSION, TensorEntry};
+pub use bundle::{Claim, KernelEntry, Manifest, PLAN_VERSION, RequestLengths, TensorEntry};
 pub use layout::{KvDtype, KvLayout, WeightFormat, WeightLayout, Zero};
 pub use operation::{Activation, Epilogue, Operation, Prologue, QkvRope, RowBucket};
 pub use steps::{

@@ -25,7 +25,7 @@ pub use audit::{Audit, AuditLine, Pays, leave_one_out};
 pub use budget::{Budget, Left, Meter};
 pub use error::{EvaluatorError, SwarmError};
 pub use library::{Library, Memory, TaskKey};
-pub use plans::{PlanSearch, PlanTrials, Ranked, rank, run_plans};
+pub use plans::{PlanSearch, PlanTrials, Ranked, rank, run_plans, try_plan};
 pub use run::{Ended, Evaluation, Evaluator, Progress, Standing, run};
 pub use scheduler::{Proposal, Settings, Swarm};
 pub use task::{Bound, Closed, Recipe, TaskSpec, TaskView};

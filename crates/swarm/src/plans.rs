@@ -8,7 +8,7 @@ use crate::scheduler::Proposal;
 use evidence::{
     Candidate, Change, Content, Entry, Id, Outcome, Point, Proposer, Reason, Space, Stop, Task, Verdict,
 };
-use ledger::{Fold, Ledger, LedgerError};
+use ledger::{BuildEvent, BuildId, Fold, Ledger, LedgerError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Spaces up to this size are ranked whole.
@@ -91,7 +91,7 @@ pub struct PlanSearch {
 
 /// Composes and measures engines.
 pub trait PlanTrials {
-    /// Predicted cost: summed step costs and calibrated barriers. `None`: cannot be composed.
+    /// Predicted cost: summed step costs and measured barriers. `None`: cannot be composed, or nothing is known of a step.
     fn cost(&mut self, choices: &Point) -> Option<f64>;
 
     /// The kernel candidates (operation and bucket -> candidate) that an engine with these choices is made of.
@@ -122,13 +122,14 @@ pub fn run_plans(
     ledger: &mut dyn Ledger,
     meter: &mut Meter,
     clock: Clock<'_>,
+    build: Option<&BuildId>,
     progress: &mut dyn FnMut(PlanProgress<'_>),
 ) -> Result<Ended, SwarmError> {
     ledger.append(&Entry::Posed(search.task.clone()))?;
     let task = search.task.id();
     let fold = Fold::read(ledger)?;
-    let mut session = Session { search, trials, ledger, meter, fold, progress };
-    session.meter.tick(clock());
+    let mut session = Session { search, trials, ledger, meter, fold, build, progress };
+    session.tick(clock)?;
     if session.fold.champions.get(task).is_none() {
         let why = "the reference plan: everything else is compared with it".to_owned();
         session.try_plan(&search.reference, "baseline", why)?;
@@ -142,15 +143,35 @@ pub fn run_plans(
         }
         let Some(choices) = session.best(&replayed, &done) else { break };
         done.insert(choices.clone());
-        session.meter.tick(clock());
+        session.tick(clock)?;
         if !session.meter.allows_another() {
             return Ok(Ended::Budget);
         }
         let why = search.hypothesis(&choices);
         let quality = session.try_plan(&choices, "plan-search", why)? == Trial::BelowQuality;
         tried += usize::from(!quality);
+        session.tick(clock)?;
     }
     Ok(Ended::Complete)
+}
+
+/// Tries one plan, whatever the budget says: `change` with a hypothesis of its own against the champion. Its decision
+/// is in the ledger afterwards.
+pub fn try_plan(
+    search: &PlanSearch,
+    trials: &mut dyn PlanTrials,
+    ledger: &mut dyn Ledger,
+    meter: &mut Meter,
+    change: Change,
+    (proposer, hypothesis): (&str, String),
+    progress: &mut dyn FnMut(PlanProgress<'_>),
+) -> Result<(), SwarmError> {
+    let Change::Plan { choices, .. } = &change else { return Ok(()) };
+    let choices = choices.clone();
+    let fold = Fold::read(ledger)?;
+    let mut session = Session { search, trials, ledger, meter, fold, build: None, progress };
+    session.try_change(&choices, change, proposer, hypothesis)?;
+    Ok(())
 }
 
 /// What became of a finalist.
@@ -169,10 +190,20 @@ struct Session<'a> {
     ledger: &'a mut dyn Ledger,
     meter: &'a mut Meter,
     fold: Fold,
+    build: Option<&'a BuildId>,
     progress: &'a mut dyn FnMut(PlanProgress<'_>),
 }
 
 impl Session<'_> {
+    /// Reads the clock and writes down what is spent.
+    fn tick(&mut self, clock: Clock<'_>) -> Result<(), SwarmError> {
+        self.meter.tick(clock());
+        if let Some(build) = self.build {
+            self.ledger.record_build(build, &BuildEvent::Spent(self.meter.spent()))?;
+        }
+        Ok(())
+    }
+
     /// Replays the champion and the best of the ranking that were not replayed.
     fn replay(
         &mut self,
@@ -191,7 +222,7 @@ impl Session<'_> {
             if replayed.contains_key(choices) {
                 continue;
             }
-            self.meter.tick(clock());
+            self.tick(clock)?;
             if !self.meter.allows_another() {
                 return Ok(Ended::Budget);
             }
@@ -252,8 +283,18 @@ impl Session<'_> {
     }
 
     fn try_plan(&mut self, choices: &Point, proposer: &str, hypothesis: String) -> Result<Trial, SwarmError> {
-        let task = self.search.task.id();
         let change = self.change(choices);
+        self.try_change(choices, change, proposer, hypothesis)
+    }
+
+    fn try_change(
+        &mut self,
+        choices: &Point,
+        change: Change,
+        proposer: &str,
+        hypothesis: String,
+    ) -> Result<Trial, SwarmError> {
+        let task = self.search.task.id();
         let parents = self.fold.champions.get(task).into_iter().collect();
         let proposer = Proposer { name: proposer.to_owned() };
         let fresh = Candidate { task, parents, change, hypothesis, proposer };

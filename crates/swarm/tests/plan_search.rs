@@ -152,7 +152,7 @@ fn plan_search() -> PlanSearch {
 fn go(engine: &mut Engine, ledger: &mut dyn Ledger) -> Result<Ended, SwarmError> {
     let mut meter = Meter::new(Budget::default(), Spent::default());
     let mut tried = 0;
-    run_plans(&plan_search(), engine, ledger, &mut meter, &mut || Duration::ZERO, &mut |p| {
+    run_plans(&plan_search(), engine, ledger, &mut meter, &mut || Duration::ZERO, None, &mut |p| {
         tried += u32::from(matches!(p, PlanProgress::Tried { .. }));
     })
 }

@@ -31,7 +31,12 @@ pub enum Command {
     )]
     Bench(Bench),
     /// Run the claims of a bundle again on this machine; the exit status tells whether they hold
-    #[command(after_help = "Example:\n  wright verify engines/smollm2")]
+    #[command(
+        after_help = "It fails when something differs, and when a claim could not be checked. Speeds are compared only where the \
+            processor is the one that they were measured on; elsewhere they stay unchecked, and that alone does not fail \
+            (unless --claim asks for that speed).\n\n\
+            Examples:\n  wright verify engines/smollm2\n  wright verify engines/mine --model models/mine.gguf"
+    )]
     Verify(Verify),
     /// Write one self-contained HTML page about a bundle or a ledger
     #[command(after_help = "Example:\n  wright report engines/smollm2 --out report.html")]
@@ -192,6 +197,13 @@ pub struct Verify {
     /// Only this claim
     #[arg(long)]
     pub claim: Option<String>,
+    /// The model that the bundle was made of, for its quality: a known name, a GGUF file, or a Hugging Face folder
+    /// [default: the known model of the bundle's name]
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Do not fail for claims that could not be checked
+    #[arg(long)]
+    pub allow_unchecked: bool,
     #[arg(long)]
     pub json: bool,
 }

@@ -43,12 +43,20 @@ pub struct Row {
     pub ttft_ms: Vec<f64>,
     pub itl_ms: Vec<f64>,
     pub requests: u32,
+    /// Peak of the server's process; of the reference, which is no process of its own, its f32 weights.
     pub memory_bytes: u64,
     /// Output tokens per second over the portable plan's, both on the portable row's prompts and lengths.
     pub vs_portable: Option<f64>,
     /// Where the wall time of the measurement went; `None` where the server does not say.
     pub spent: Option<Spent>,
     pub evidence: Vec<String>,
+}
+
+impl Row {
+    /// Whether `memory_bytes` counts weights only, and nothing was measured.
+    pub fn weights_only(&self) -> bool {
+        self.engine == "reference"
+    }
 }
 
 /// Where a server's wall time went under a load.
@@ -118,7 +126,9 @@ pub struct Step {
 pub struct Audit {
     pub part: String,
     pub verdict: String,
+    /// Engine with the part over engine without it.
     pub ratio: Option<f64>,
+    pub evidence: String,
 }
 
 /// A plan that was tried.
@@ -127,6 +137,8 @@ pub struct Audit {
 pub struct PlanTrial {
     pub choices: String,
     pub verdict: String,
+    /// Of its last evaluation.
+    pub evidence: String,
 }
 
 impl Summary {

@@ -134,7 +134,7 @@ fn plans_that_contradict_themselves() {
             None => bindings.retain(|b| b.slot != slot),
         }
     };
-    let kernels: [(Change, &[&str]); 12] = [
+    let kernels: [(Change, &[&str]); 14] = [
         (
             |p| p.operations.get_mut("o").expect("there").kernels[1].rows.low = 3,
             &["operation `o`", "at 2 row", "gap"],
@@ -157,6 +157,14 @@ fn plans_that_contradict_themselves() {
         (|p| p.batching.max_rows = 0, &["batching.max_rows", "is 0"]),
         (|p| p.kv.block_tokens = 32, &["another cache"]),
         (|p| p.model.heads = 4, &["other heads"]),
+        (|p| (p.model.head_dim, p.model.heads) = (1 << 31, 4), &["model.heads", "too large"]),
+        (
+            |p| match &mut p.operations.get_mut("o").expect("there").operation {
+                Operation::Linear { n, k, .. } => (*n, *k) = (u32::MAX, 1 << 31),
+                _ => panic!("not linear"),
+            },
+            &["operation `o`", "too large"],
+        ),
         (|p| p.logits = "hl".into(), &["logits", "`hl`", "vocabulary 64"]),
         (|p| p.steps.truncate(3), &["no step writes buffer `logits`"]),
     ];

@@ -1,142 +1,225 @@
-//! The audit: leave one accepted kernel out, replay, and drop what does not pay.
+//! The audit: leave one accepted part out of the engine, run fixed passes of both, and find what does not pay. What it
+//! finds is a proposal: the engine without those parts is tried like any other.
 
-use super::engines::{Bench, Chosen, champions};
-use super::tasks::PlannedTask;
-use crate::assemble::Recipe;
+use super::engines::{self, Bench, Chosen};
 use crate::summary::Audit;
 use crate::trial::driver::{Mode, Trial};
+use crate::trial::protocol::ReplayKind;
 use anyhow::Result;
 use emit::PlanChoices;
-use evidence::Change;
+use evidence::{Candidate, Id, Point};
+use judge::Lane;
 use ledger::Fold;
+use plan::{Batching, RowBucket};
+use std::collections::BTreeMap;
 use std::time::Instant;
 use swarm::{EvaluatorError, Pays, leave_one_out};
 
-/// An accepted kernel, and the champion that it replaced.
-#[derive(Clone, Debug)]
-struct Part {
-    key: (String, u32),
-    rows: u32,
-    before: Recipe,
+/// An engine by its choices and kernels, as a plan candidate names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Engine {
+    pub choices: Point,
+    pub kernels: BTreeMap<String, Id<Candidate>>,
 }
 
-impl PartialEq for Part {
-    fn eq(&self, other: &Self) -> bool {
-        self.key == other.key
+/// Something that was accepted, and what it replaced.
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    /// The kernel of an operation for a bucket of rows.
+    Kernel { name: String, rows: RowBucket, before: Id<Candidate> },
+    /// A choice of the plan.
+    Choice { axis: String, before: String },
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Kernel { name, rows, .. } => write!(f, "{name} rows {rows}"),
+            Self::Choice { axis, before } => write!(f, "{axis} (instead of {before})"),
+        }
     }
 }
 
 /// Interleaved rounds of a comparison.
 const ROUNDS: usize = 6;
 
-/// Audits the kernels that replaced one of the same class, those of small effect first, until `until`.
-pub fn run(
-    bench: &mut Bench<'_>,
-    choices: &PlanChoices,
-    fold: &Fold,
-    until: Instant,
-) -> Result<(Chosen, Vec<Audit>)> {
-    let planned = bench.tasks(choices)?;
-    let Some(all) = champions(fold, &planned)? else { anyhow::bail!("a task has no champion to audit") };
-    let parts = parts(fold, &planned, &all);
-    let mut rows = Vec::new();
-    let mut kept = all.clone();
-    let mut without = |standing: &[Part], part: &Part| -> std::result::Result<Option<Pays>, EvaluatorError> {
-        if Instant::now() >= until {
-            return Ok(None);
+/// What an audit needs of the build.
+pub struct Auditor<'a, 'b> {
+    pub bench: &'a mut Bench<'b>,
+    pub fold: &'a Fold,
+    /// Choices that a point of the plan space changes.
+    pub base: &'a PlanChoices,
+    /// Where the plan search began.
+    pub reference: &'a Point,
+    pub engine: &'a Engine,
+}
+
+impl Auditor<'_, '_> {
+    /// Audits choices that differ from the search's start, and kernels that replaced one of the same class, those of small
+    /// effect first, until `until`. Returns the engine without what does not pay, if that is another one.
+    pub fn run(&mut self, until: Instant) -> Result<(Option<Engine>, Vec<Audit>)> {
+        let parts = self.parts()?;
+        let mut rows = Vec::new();
+        let mut without = |standing: &[Part],
+                           part: &Part|
+         -> std::result::Result<Option<Pays>, EvaluatorError> {
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            let left: Vec<Part> = standing.iter().filter(|p| *p != part).cloned().collect();
+            let with = self.variant(&parts, standing)?;
+            let less = self.variant(&parts, &left)?;
+            let (verdict, ratio, pays) = match self.compare(part, with, less)? {
+                Some(effect) if effect.low > 1.0 => ("pays", Some(effect.ratio), Pays::Yes(effect)),
+                Some(effect) if effect.high < 1.0 => ("does not pay", Some(effect.ratio), Pays::No(effect)),
+                Some(effect) => ("unclear: stays", Some(effect.ratio), Pays::Unclear(effect)),
+                None => ("not audited", None, Pays::Needed("no pass runs it by itself".into())),
+            };
+            rows.push(line(part, verdict, ratio));
+            Ok(Some(pays))
+        };
+        let audit = leave_one_out(&parts, &mut without).map_err(|e| anyhow::anyhow!("audit: {e}"))?;
+        for part in &audit.unaudited {
+            rows.push(line(part, "not audited: no time left", None));
         }
-        let mut with = all.clone();
-        for p in &parts {
-            if !standing.contains(p) {
-                with.insert(p.key.clone(), p.before.clone());
+        if audit.lines.iter().all(|l| !l.is_dropped()) {
+            return Ok((None, rows));
+        }
+        let (choices, kernels) = match self.variant(&parts, &audit.kept)? {
+            Some((choices, chosen)) => (choices, engines::candidate_ids(&chosen)),
+            None => return Ok((None, rows)),
+        };
+        Ok((Some(Engine { choices, kernels }), rows))
+    }
+
+    fn parts(&self) -> Result<Vec<Part>> {
+        let choices = self.base.at(&self.engine.choices)?;
+        let mut parts: Vec<(f64, Part)> = Vec::new();
+        for (axis, value) in &self.engine.choices.0 {
+            if let Some(before) = self.reference.get(axis).filter(|b| b != value) {
+                parts.push((0.0, Part::Choice { axis: axis.clone(), before: before.to_owned() }));
             }
         }
-        let mut less = with.clone();
-        less.insert(part.key.clone(), part.before.clone());
-        let pays = compare(bench, choices, &with, &less, part.rows)?;
-        let (verdict, ratio) = match &pays {
-            Pays::Yes(e) => ("pays", e.ratio),
-            Pays::No(e) => ("does not pay: dropped", e.ratio),
-            Pays::Unclear(e) => ("unclear: stays", e.ratio),
-            Pays::Needed(_) => ("needed", 1.0),
-        };
-        rows.push(Audit {
-            part: format!("{} rows {}+", part.key.0, part.key.1),
-            verdict: verdict.to_owned(),
-            ratio: Some(ratio),
-        });
-        Ok(Some(pays))
-    };
-    let audit = leave_one_out(&parts, &mut without).map_err(|e| anyhow::anyhow!("audit: {e}"))?;
-    for line in audit.lines.iter().filter(|l| l.is_dropped()) {
-        kept.insert(line.part.key.clone(), line.part.before.clone());
-    }
-    Ok((kept, rows))
-}
-
-fn parts(fold: &Fold, planned: &[PlannedTask], chosen: &Chosen) -> Vec<Part> {
-    let mut parts: Vec<(f64, Part)> = Vec::new();
-    for p in planned {
-        let id = judge::task_id(&p.task);
-        let history = fold.champions.history(id);
-        let (Some(now), Some(before)) = (history.last(), history.iter().rev().nth(1)) else { continue };
-        let Some(Change::Recipe { generator, point, .. }) =
-            fold.candidates.get(&before.champion).map(|c| &c.change)
-        else {
-            continue;
-        };
-        let same_class = crate::assemble::generator(generator)
-            .is_ok_and(|g| g.numeric_class(&p.task.operation) == p.task.class);
-        let key = (p.name.clone(), p.task.rows.low);
-        let Some(current) = chosen.get(&key).filter(|_| same_class) else { continue };
-        let recipe = Recipe {
-            generator: generator.clone(),
-            point: point.clone(),
-            candidate: Some(before.champion.to_string()),
-            decision: Some(before.decision.to_string()),
-            ..current.clone()
-        };
-        let effect = now.effect.map_or(1.0, |e| e.ratio);
-        parts.push((effect, Part { key, rows: p.task.high(), before: recipe }));
-    }
-    parts.sort_by(|a, b| a.0.total_cmp(&b.0));
-    parts.into_iter().map(|(_, p)| p).collect()
-}
-
-/// Decode passes at the part's rows (prefill for the open bucket), both engines in turn.
-fn compare(
-    bench: &mut Bench<'_>,
-    choices: &PlanChoices,
-    with: &Chosen,
-    less: &Chosen,
-    rows: u32,
-) -> Result<Pays> {
-    let (a, b) = (bench.bundle(choices, with)?, bench.bundle(choices, less)?);
-    let mut with = Trial::start(&a, "champion", Mode::Executor)?;
-    let mut less = Trial::start(&b, "champion", Mode::Executor)?;
-    let rows = rows.min(choices.batching.max_sequences);
-    let passes = (16 / rows).max(3);
-    let (mut x, mut y) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        if round % 2 == 0 {
-            x.push(bench.decode_ms(&mut with, rows, passes)?);
-            y.push(bench.decode_ms(&mut less, rows, passes)?);
-        } else {
-            y.push(bench.decode_ms(&mut less, rows, passes)?);
-            x.push(bench.decode_ms(&mut with, rows, passes)?);
+        for p in self.bench.tasks(&choices)? {
+            let key = format!("{}/{}", p.name, p.task.rows.low);
+            let Some(now) = self.engine.kernels.get(&key) else { continue };
+            let history = self.fold.champions.history(judge::task_id(&p.task));
+            let Some(at) = history.iter().rposition(|r| r.champion == *now) else { continue };
+            let Some(before) = at.checked_sub(1).and_then(|i| history.get(i)) else { continue };
+            let recipe = engines::judged_recipe(self.fold, &p, before.champion)?;
+            let same_class = crate::assemble::generator(&recipe.generator)
+                .is_ok_and(|g| g.numeric_class(&p.task.operation) == p.task.class);
+            if same_class {
+                let effect = history[at].effect.map_or(1.0, |e| e.ratio);
+                let part = Part::Kernel { name: p.name, rows: p.task.rows, before: before.champion };
+                parts.push((effect, part));
+            }
         }
+        parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Ok(parts.into_iter().map(|(_, p)| p).collect())
     }
-    drop((with, less));
-    for folder in [a, b] {
-        let _ = std::fs::remove_dir_all(folder);
+
+    /// The engine in which of `parts` only those of `standing` stand; `None` if the ledger lacks kernels for it.
+    fn variant(&self, parts: &[Part], standing: &[Part]) -> Result<Option<(Point, Chosen)>> {
+        let mut choices = self.engine.choices.clone();
+        let mut kernels = self.engine.kernels.clone();
+        for part in parts.iter().filter(|p| !standing.contains(p)) {
+            match part {
+                Part::Choice { axis, before } => choices = choices.with(axis, before.clone()),
+                Part::Kernel { name, rows, before } => {
+                    kernels.insert(format!("{name}/{}", rows.low), *before);
+                }
+            }
+        }
+        let own = self.bench.tasks(&self.base.at(&self.engine.choices)?)?;
+        let planned = self.bench.tasks(&self.base.at(&choices)?)?;
+        if planned.len() == own.len() && planned.iter().zip(&own).all(|(a, b)| a.task == b.task) {
+            return Ok(Some((choices, engines::named(self.fold, &planned, &kernels)?)));
+        }
+        // Other operations (another KV layout, other fusion): their champions, and our kernels for what stayed the same.
+        let Some(mut chosen) = engines::champions(self.fold, &planned)? else { return Ok(None) };
+        let ours = engines::named(self.fold, &own, &kernels)?;
+        for p in planned.iter().filter(|p| own.iter().any(|o| o.name == p.name && o.task == p.task)) {
+            let key = (p.name.clone(), p.task.rows.low);
+            if let Some(recipe) = ours.get(&key) {
+                chosen.insert(key, recipe.clone());
+            }
+        }
+        Ok(Some((choices, chosen)))
     }
-    // How much better the engine is with the part.
-    let effect = statistics::Pairs::of_costs(&y, &x)?.effect(0.9, 1);
-    Ok(if effect.low > 1.0 {
-        Pays::Yes(effect)
-    } else if effect.high < 1.0 {
-        Pays::No(effect)
-    } else {
-        Pays::Unclear(effect)
-    })
+
+    /// How much better the engine is with the part, by passes that run it; `None` if there is no such pass.
+    fn compare(
+        &mut self,
+        part: &Part,
+        with: Option<(Point, Chosen)>,
+        less: Option<(Point, Chosen)>,
+    ) -> Result<Option<evidence::Effect>> {
+        let (Some(with), Some(less)) = (with, less) else { return Ok(None) };
+        let batching = self.base.at(&with.0)?.batching;
+        let pass = match part {
+            Part::Kernel { name, rows, .. } => match pass_of(name, *rows, &batching) {
+                Some(pass) => Some(pass),
+                None => return Ok(None),
+            },
+            Part::Choice { .. } => None,
+        };
+        let mut sides = Vec::new();
+        for (point, chosen) in [with, less] {
+            let bundle = self.bench.bundle(&self.base.at(&point)?, &chosen)?;
+            let trial = Trial::start(&bundle, "champion", Mode::Executor)?;
+            sides.push((bundle, trial, Vec::new()));
+        }
+        let alone = Lane::of_machine().enter()?;
+        for round in 0..ROUNDS {
+            for side in [round % 2, 1 - round % 2] {
+                let (bundle, trial, times) = &mut sides[side];
+                times.push(match pass {
+                    Some((kind, rows)) => self.bench.pass_ms(trial, kind, rows, (16 / rows).max(3))?,
+                    None => self.bench.replay_cost(bundle)?,
+                });
+            }
+        }
+        drop(alone);
+        let effect = statistics::Pairs::of_costs(&sides[1].2, &sides[0].2)?.effect(0.9, 1);
+        for (bundle, trial, _) in sides {
+            drop(trial);
+            let _ = std::fs::remove_dir_all(bundle);
+        }
+        Ok(Some(effect))
+    }
+}
+
+fn line(part: &Part, verdict: &str, ratio: Option<f64>) -> Audit {
+    Audit { part: part.to_string(), verdict: verdict.to_owned(), ratio, ..Audit::default() }
+}
+
+/// A pass whose rows lie in the bucket: decode where that many sequences fit, else a prompt's first rows, which the head
+/// does not see.
+fn pass_of(name: &str, rows: RowBucket, batching: &Batching) -> Option<(ReplayKind, u32)> {
+    let decode = rows.high.min(batching.max_sequences);
+    if rows.contains(decode) {
+        return Some((ReplayKind::Decode, decode));
+    }
+    let chunk = rows.high.min(batching.prefill_chunk);
+    (rows.contains(chunk) && name != emit::compose::name::HEAD).then_some((ReplayKind::Prefill, chunk))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_compared_in_a_pass_that_runs_it() {
+        let batching =
+            |prefill_chunk| Batching { max_sequences: 32, max_rows: 256, prefill_chunk, kv_tokens: 4096 };
+        for rows in RowBucket::ALL {
+            let (kind, n) = pass_of("qkv", rows, &batching(128)).expect("all buckets are reached");
+            assert!(rows.contains(n), "{rows}: {n}");
+            assert_eq!(kind == ReplayKind::Prefill, rows.low > 32, "{rows}");
+        }
+        let open = RowBucket::ALL[RowBucket::ALL.len() - 1];
+        assert_eq!(pass_of(emit::compose::name::HEAD, open, &batching(128)), None);
+        assert_eq!(pass_of("qkv", open, &batching(16)), None);
+    }
 }

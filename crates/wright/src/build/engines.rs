@@ -139,10 +139,13 @@ impl<'a> Bench<'a> {
         Ok((log / self.workload.concurrency.len() as f64).exp())
     }
 
-    /// Time of one decode pass of `rows` rows, milliseconds, several samples.
-    pub fn decode_ms(&self, trial: &mut Trial, rows: u32, passes: u32) -> Result<f64> {
-        let context = self.workload.prompt_tokens + self.workload.output_tokens / 2;
-        let time = trial.replay(ReplayKind::Decode, rows, context, passes)?;
+    /// Time of one pass of `rows` rows, milliseconds: one row of each of as many sequences, or a prompt's first rows.
+    pub fn pass_ms(&self, trial: &mut Trial, kind: ReplayKind, rows: u32, passes: u32) -> Result<f64> {
+        let context = match kind {
+            ReplayKind::Decode => self.workload.prompt_tokens + self.workload.output_tokens / 2,
+            ReplayKind::Prefill => 0,
+        };
+        let time = trial.replay(kind, rows, context, passes)?;
         Ok(time.as_secs_f64() * 1e3 / f64::from(passes))
     }
 }
@@ -183,17 +186,14 @@ pub fn champions(fold: &Fold, tasks: &[PlannedTask]) -> Result<Option<Chosen>> {
     for planned in tasks {
         let id = judge::task_id(&planned.task);
         let Some(champion) = fold.champions.get(id) else { return Ok(None) };
-        let Some(candidate) = fold.candidates.get(&champion) else { return Ok(None) };
-        let Change::Recipe { generator, point, .. } = &candidate.change else {
-            return Err(anyhow!("champion {} of {} is no recipe", champion.short(), planned.name));
-        };
-        let g = crate::assemble::generator(generator)?;
+        if !fold.candidates.contains_key(&champion) {
+            return Ok(None);
+        }
+        let made = judged_recipe(fold, planned, champion)?;
+        let g = crate::assemble::generator(&made.generator)?;
         if g.numeric_class(&planned.task.operation) != planned.task.class {
             mixed.push(&planned.name);
         }
-        let mut made = recipe(generator, point.clone(), planned);
-        made.candidate = Some(champion.to_string());
-        made.decision = fold.champions.history(id).last().map(|r| r.decision.to_string());
         chosen.insert((planned.name.clone(), planned.task.rows.low), made);
     }
     for planned in tasks.iter().filter(|p| mixed.contains(&p.name.as_str())) {
@@ -201,6 +201,42 @@ pub fn champions(fold: &Fold, tasks: &[PlannedTask]) -> Result<Option<Chosen>> {
         chosen.insert((planned.name.clone(), planned.task.rows.low), plain);
     }
     Ok(Some(chosen))
+}
+
+/// The kernels that a plan candidate names. A task that it does not name runs its portable kernel.
+pub fn named(
+    fold: &Fold,
+    tasks: &[PlannedTask],
+    kernels: &BTreeMap<String, Id<Candidate>>,
+) -> Result<Chosen> {
+    let mut chosen = Chosen::new();
+    for planned in tasks {
+        let key = (planned.name.clone(), planned.task.rows.low);
+        let made = match kernels.get(&kernel_name(&key)) {
+            None => recipe(&planned.baseline.generator, planned.baseline.point.clone(), planned),
+            Some(id) => judged_recipe(fold, planned, *id)?,
+        };
+        chosen.insert(key, made);
+    }
+    Ok(chosen)
+}
+
+/// A candidate of a task as a recipe.
+pub fn judged_recipe(fold: &Fold, planned: &PlannedTask, id: Id<Candidate>) -> Result<Recipe> {
+    let Some(Change::Recipe { generator, point, .. }) = fold.candidates.get(&id).map(|c| &c.change) else {
+        return Err(anyhow!("candidate {} of {} is no recipe", id.short(), planned.name));
+    };
+    let task = judge::task_id(&planned.task);
+    let reign = fold.champions.history(task).iter().rev().find(|r| r.champion == id);
+    Ok(Recipe {
+        candidate: Some(id.to_string()),
+        decision: reign.map(|r| r.decision.to_string()),
+        ..recipe(generator, point.clone(), planned)
+    })
+}
+
+fn kernel_name((name, low): &(String, u32)) -> String {
+    format!("{name}/{low}")
 }
 
 /// Whether a task's champion is of the task's own numeric class.
@@ -218,9 +254,9 @@ pub fn has_own_class(fold: &Fold, planned: &PlannedTask) -> bool {
 pub fn candidate_ids(chosen: &Chosen) -> BTreeMap<String, Id<Candidate>> {
     chosen
         .iter()
-        .filter_map(|((name, low), r)| {
+        .filter_map(|(key, r)| {
             let digest = r.candidate.as_ref()?.parse().ok()?;
-            Some((format!("{name}/{low}"), Id::from_digest(digest)))
+            Some((kernel_name(key), Id::from_digest(digest)))
         })
         .collect()
 }

@@ -1,7 +1,8 @@
 //! The end of a build: bundle, final table, claims, summary.
 
 use super::engines::{Bench, Chosen};
-use super::plan_trials::last_ns;
+use super::plan_stage::Found;
+use super::plan_trials::{PROTOCOL, last_ns};
 use super::{Site, table};
 use crate::cmd::ledger::verdict;
 use crate::cmd::serve::manifest;
@@ -12,13 +13,19 @@ use crate::trial::quality::{Quality, Scales};
 use crate::workshop;
 use anyhow::{Context, Result, bail};
 use emit::{About, PlanChoices};
-use evidence::{Change, Contract, Direction, Metric, Outcome, Task, Workloads};
-use ledger::{BuildEvent, BuildId, Fold, Ledger, Position, Seen};
+use evidence::{
+    Candidate, Change, CheckSummary, Content, Contract, Digest, Direction, Entry, Evidence, Id, Measured,
+    Metric, Outcome, Phase, Protocol, Samples, Task, Verdict, Workloads,
+};
+use ledger::{BuildEvent, BuildId, Fold, Ledger, Position, Seen, Spent};
 use load::PromptSpec;
 use model::{ControlTokens, EncodeOptions};
-use plan::Claim;
+use plan::{Claim, RequestLengths};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Version of the final table's protocol: engines over HTTP, one after the other.
+const TABLE: &str = "engine-table/1";
 
 /// The engine task of a build.
 pub fn engine_task(site: &Site, loaded: &Loaded, build: &BuildId) -> Task {
@@ -64,7 +71,11 @@ pub struct Work<'a> {
     pub site: &'a Site,
     pub loaded: &'a Loaded,
     pub out: &'a Path,
-    pub search_s: f64,
+    pub spent: Spent,
+    /// The ledger's last position before the build.
+    pub since: Position,
+    /// Digest of the run's secret.
+    pub secret: Digest,
     pub scales: &'a mut Scales,
 }
 
@@ -75,10 +86,9 @@ impl Work<'_> {
         bench: &mut Bench<'_>,
         ledger: &mut dyn Ledger,
         build: &BuildId,
-        choices: &PlanChoices,
-        chosen: &Chosen,
-        audit: Vec<summary::Audit>,
+        found: Found,
     ) -> Result<()> {
+        let Found { candidate, choices, chosen, audit, .. } = found;
         let about = About {
             model_name: self.loaded.name.clone(),
             created_s: workshop::now_s(),
@@ -87,7 +97,7 @@ impl Work<'_> {
             ..About::default()
         };
         eprintln!("writing the bundle to {}", self.out.display());
-        bench.emit(self.out, choices, chosen, &about)?;
+        bench.emit(self.out, &choices, &chosen, &about)?;
         let screened = self.scales.screen.measure(self.out, "champion");
         let quality = screened
             .and_then(|s| self.scales.confirm(&s, self.out, "champion"))
@@ -99,18 +109,29 @@ impl Work<'_> {
         let tokenizer = self.loaded.model.tokenizer();
         let mut rows = vec![table::reference(&self.loaded.model, &few)?];
         rows.extend(table::engines(self.out, workload, tokenizer, self.site.seed)?);
+        let evidence = self.table_evidence(candidate, &rows, &audit, &quality)?;
+        let id = evidence.id().to_string();
+        ledger.append(&Entry::Observed(evidence))?;
+        rows.iter_mut().for_each(|r| r.evidence = vec![id.clone()]);
         let fold = Fold::read(ledger)?;
-        let mut summary = self.summary(&fold, choices, chosen, rows, &quality, build);
-        summary.audit = audit;
+        let mut summary = self.summary(&fold, &choices, &chosen, rows, build);
+        summary.audit = audit.into_iter().map(|a| summary::Audit { evidence: id.clone(), ..a }).collect();
+        summary.quality = Some(summary::Quality {
+            kl: quality.kl,
+            top1: quality.top1,
+            perplexity: quality.perplexity,
+            reference_perplexity: quality.reference_perplexity,
+            tokens: quality.tokens as u64,
+            bound_kl: Some(self.site.goal.constraints.max_kl),
+            evidence: id.clone(),
+        });
         // A picture for the report: the bundle is whole without it.
         match table::profile(self.out, workload, &choices.batching) {
             Ok(steps) => summary.profile = steps,
             Err(e) => eprintln!("no profile of the passes: {e:#}"),
         }
-        self.claims(ledger, &fold, &quality, build)?;
-        let path = self.out.join("build.json");
-        let bytes = serde_json::to_vec_pretty(&summary)?;
-        std::fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))?;
+        let claims = self.claims(&fold, &quality, (candidate, &id));
+        self.seal(ledger, claims, &summary)?;
         let bundle = self.out.to_string_lossy().into_owned();
         ledger.record_build(build, &BuildEvent::Finished { bundle })?;
         Ok(())
@@ -122,7 +143,6 @@ impl Work<'_> {
         choices: &PlanChoices,
         chosen: &Chosen,
         table: Vec<summary::Row>,
-        quality: &Quality,
         build: &BuildId,
     ) -> Summary {
         let site = self.site;
@@ -131,13 +151,7 @@ impl Work<'_> {
         let mut counts = BTreeMap::new();
         for p in planned.unwrap_or_default() {
             let id = judge::task_id(&p.task);
-            if let Some(s) = fold.statistics.get(&id) {
-                *counts.entry("evaluated".to_owned()).or_insert(0) += s.observed;
-                *counts.entry("kept".to_owned()).or_insert(0) += s.promoted;
-                *counts.entry("not better".to_owned()).or_insert(0) += s.kept;
-                *counts.entry("refused".to_owned()).or_insert(0) += s.refused.values().sum::<u64>();
-                *counts.entry("inconclusive".to_owned()).or_insert(0) += s.inconclusive.values().sum::<u64>();
-            }
+            self.count(fold, id, &mut counts);
             let Some(recipe) = chosen.get(&(p.name.clone(), p.task.rows.low)) else { continue };
             let candidate = recipe.candidate.clone().unwrap_or_default();
             let ns = candidate.parse().ok().and_then(|d| last_ns(fold, evidence::Id::from_digest(d)));
@@ -149,9 +163,9 @@ impl Work<'_> {
                 rows: p.task.rows.to_string(),
                 kernel: recipe.generator.clone(),
                 point: recipe.point.to_string(),
-                ns: ns.unwrap_or(0.0),
+                ns: ns.unwrap_or(f64::NAN),
                 floor_ns: (floor > 0.0).then_some(floor),
-                baseline_ns: first.and_then(|c| last_ns(fold, c)).unwrap_or(0.0),
+                baseline_ns: first.and_then(|c| last_ns(fold, c)).unwrap_or(f64::NAN),
                 calls_per_pass: p.per_pass,
                 candidate: Some(candidate),
                 decision: recipe.decision.clone(),
@@ -161,28 +175,25 @@ impl Work<'_> {
         let trials = fold.proposed.get(&task).into_iter().flatten().filter_map(|id| {
             let Change::Plan { choices, .. } = &fold.candidates.get(id)?.change else { return None };
             let decided = fold.last_decision(*id).map_or("undecided".to_owned(), |d| verdict(&d.verdict));
-            Some(summary::PlanTrial { choices: choices.to_string(), verdict: decided })
+            let evidence =
+                fold.evidence_of(*id).iter().rev().find(|s| s.evidence.protocol.version == PROTOCOL);
+            Some(summary::PlanTrial {
+                choices: choices.to_string(),
+                verdict: decided,
+                evidence: evidence.map_or(String::new(), |s| s.id.to_string()),
+            })
         });
-        let seen = self.champion_evidence(fold, build);
         Summary {
             model: self.loaded.name.clone(),
             machine: site.machine.facts.clone(),
             ceilings: site.machine.ceilings.clone(),
             target: site.target.to_string(),
             seed: site.seed,
-            search_s: self.search_s,
+            search_s: self.spent.wall_ms as f64 / 1e3,
             evaluations: counts.get("evaluated").copied().unwrap_or(0),
             counts,
             table,
-            quality: Some(summary::Quality {
-                kl: quality.kl,
-                top1: quality.top1,
-                perplexity: quality.perplexity,
-                reference_perplexity: quality.reference_perplexity,
-                tokens: quality.tokens as u64,
-                bound_kl: Some(site.goal.constraints.max_kl),
-                evidence: seen.map_or(String::new(), |s| s.id.to_string()),
-            }),
+            quality: None,
             operations,
             profile: Vec::new(),
             audit: Vec::new(),
@@ -191,21 +202,95 @@ impl Work<'_> {
         }
     }
 
-    /// The latest evidence of the build's champion engine.
-    fn champion_evidence<'f>(&self, fold: &'f Fold, build: &BuildId) -> Option<&'f Seen> {
-        let task = evidence::Content::id(&engine_task(self.site, self.loaded, build));
-        fold.evidence_of(fold.champions.get(task)?).last()
+    /// What became of a task's candidates in this build, and how many evaluations others had made before.
+    fn count(&self, fold: &Fold, task: Id<Task>, counts: &mut BTreeMap<String, u64>) {
+        let mut add = |name: &str, n: usize| *counts.entry(name.to_owned()).or_insert(0) += n as u64;
+        for id in fold.proposed.get(&task).into_iter().flatten() {
+            let (ours, before): (Vec<&Seen>, Vec<&Seen>) =
+                fold.evidence_of(*id).iter().partition(|s| s.position > self.since);
+            add("evaluated", ours.len());
+            add("known before", before.len());
+            let vague = |s: &&&Seen| {
+                matches!(s.evidence.outcome, Outcome::Stopped(evidence::Stop::Inconclusive { .. }))
+            };
+            add("inconclusive", ours.iter().filter(vague).count());
+            for (_, d) in fold.decisions.get(id).into_iter().flatten().filter(|(at, _)| *at > self.since) {
+                match d.verdict {
+                    Verdict::Promote(_) => add("kept", 1),
+                    Verdict::Keep(_) => add("not better", 1),
+                    Verdict::Refuse => add("refused", 1),
+                    _ => {}
+                }
+            }
+        }
     }
 
-    fn claims(&self, ledger: &dyn Ledger, fold: &Fold, q: &Quality, build: &BuildId) -> Result<()> {
-        let seen = self.champion_evidence(fold, build);
+    /// The final table, the audit and the quality of the emitted bundle, as evidence on the champion engine.
+    fn table_evidence(
+        &self,
+        candidate: Id<Candidate>,
+        rows: &[summary::Row],
+        audit: &[summary::Audit],
+        quality: &Quality,
+    ) -> Result<Evidence> {
+        let mut series = BTreeMap::new();
+        for row in rows {
+            let mut put = |what: &str, values: Vec<f64>| {
+                series.insert(format!("{}.{what}.c{}", row.engine, row.concurrency), values);
+            };
+            put("tokens_per_s", vec![row.tokens_per_s]);
+            put("ttft_ms", row.ttft_ms.clone());
+            put("itl_ms", row.itl_ms.clone());
+            put("memory_bytes", vec![row.memory_bytes as f64]);
+            put("vs_portable", row.vs_portable.into_iter().collect());
+        }
+        for line in audit {
+            series.insert(format!("audit.{}", line.part), line.ratio.into_iter().collect());
+        }
+        series.retain(|_, values| !values.is_empty());
+        let plan = std::fs::read(self.out.join("plan.json")).context("reading the plan of the bundle")?;
+        let check = CheckSummary {
+            cases: quality.tokens as u32,
+            keys: Vec::new(),
+            worst_ratio: quality.kl / self.site.goal.constraints.max_kl,
+            timed_checked: 0,
+            quality: quality.figures(),
+        };
+        Ok(Evidence {
+            candidate,
+            against: None,
+            phase: Phase::Confirm,
+            protocol: Protocol {
+                version: TABLE.to_owned(),
+                seed: Digest::of(format!("{TABLE} prompts {}", self.site.seed).as_bytes()).to_string(),
+                secret_digest: self.secret,
+                corpus: "none".to_owned(),
+                layers: Vec::new(),
+                toolchain: self.site.builder.toolchain().version().to_owned(),
+            },
+            machine: self.site.machine.id().digest(),
+            outcome: Outcome::Measured(Measured {
+                artifact: Digest::of(&plan),
+                check,
+                samples: Samples::Series { series, champion: BTreeMap::new() },
+            }),
+        })
+    }
+
+    /// Claims: quality by the final measurement (`table`), speed by the trial that the engine was judged in.
+    fn claims(&self, fold: &Fold, q: &Quality, (candidate, table): (Id<Candidate>, &str)) -> Vec<Claim> {
+        let judged = |s: &&Seen| {
+            s.evidence.protocol.version == PROTOCOL && matches!(s.evidence.outcome, Outcome::Measured(_))
+        };
+        let seen = fold.evidence_of(candidate).iter().rev().find(judged);
         let claim = |id: String, what: String, value: f64, unit: &str| Claim {
             id,
             what,
             value,
             unit: unit.to_owned(),
             interval: None,
-            evidence: seen.iter().map(|s| s.id.to_string()).collect(),
+            evidence: vec![table.to_owned()],
+            workload: None,
         };
         let mut claims = vec![
             claim(
@@ -221,29 +306,45 @@ impl Work<'_> {
         if let Some((id, Outcome::Measured(m))) = measured
             && let evidence::Samples::Series { series, .. } = &m.samples
         {
-            for &c in &self.site.goal.workload.concurrency {
-                let Some(values) = series.get(&format!("tokens_per_s_c{c}")) else { continue };
-                let Ok(sample) = statistics::Sample::new(values) else { continue };
-                claims.push(Claim {
-                    id: format!("speed.c{c}"),
-                    what: format!("output tokens/s at concurrency {c}, in process"),
-                    value: sample.median(),
-                    unit: "tokens/s".into(),
-                    // Fewer runs show no spread.
-                    interval: (values.len() > 2).then(|| (sample.min(), sample.max())),
-                    evidence: vec![id.to_string()],
-                });
-            }
+            claims.extend(speed_claims(series, &self.site.goal.workload, &id.to_string()));
         }
+        claims
+    }
+
+    /// Writes claims, evidence and summary into the bundle.
+    fn seal(&self, ledger: &dyn Ledger, claims: Vec<Claim>, summary: &Summary) -> Result<()> {
         let mut manifest = manifest(self.out)?;
         let head = ledger.head()?;
         manifest.ledger_head = Some((head.position.0, head.chain.to_string()));
         manifest.claims = claims;
         let mut exported = Vec::new();
         ledger::export(ledger, Position::START, &mut exported)?;
-        emit::bundle::set_claims(self.out, &manifest, &String::from_utf8_lossy(&exported))?;
+        let summary = serde_json::to_vec_pretty(summary)?;
+        emit::bundle::set_claims(self.out, manifest, &String::from_utf8_lossy(&exported), &summary)?;
         Ok(())
     }
+}
+
+/// A claim for each concurrency that a trial measured.
+fn speed_claims(series: &BTreeMap<String, Vec<f64>>, workload: &Workload, evidence: &str) -> Vec<Claim> {
+    let claim = |c: &u32| {
+        let values = series.get(&format!("tokens_per_s_c{c}"))?;
+        let sample = statistics::Sample::new(values).ok()?;
+        Some(Claim {
+            id: format!("speed.c{c}"),
+            what: format!("output tokens/s at concurrency {c}, in process"),
+            value: sample.median(),
+            unit: "tokens/s".into(),
+            // Fewer runs show no spread.
+            interval: (values.len() > 2).then(|| (sample.min(), sample.max())),
+            evidence: vec![evidence.to_owned()],
+            workload: Some(RequestLengths {
+                prompt_tokens: workload.prompt_tokens,
+                output_tokens: workload.output_tokens,
+            }),
+        })
+    };
+    workload.concurrency.iter().filter_map(claim).collect()
 }
 
 /// Prints what a finished build gained.
@@ -270,4 +371,18 @@ pub fn show(out: &Path, json: bool) -> Result<()> {
     println!("search: {:.0} s; plan: {}", summary.search_s, evidence::Point(summary.plan.clone()));
     println!("bundle: {}\nnext:   wright serve {}", out.display(), out.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speed_claims_name_the_lengths_of_the_goal() {
+        let series = BTreeMap::from([("tokens_per_s_c4".to_owned(), vec![10.0, 12.0, 11.0])]);
+        let workload = Workload { prompt_tokens: 512, output_tokens: 32, concurrency: vec![1, 4] };
+        let [claim] = &speed_claims(&series, &workload, "e")[..] else { panic!("one was measured") };
+        assert_eq!((claim.id.as_str(), claim.value, claim.interval), ("speed.c4", 11.0, Some((10.0, 12.0))));
+        assert_eq!(claim.workload, Some(RequestLengths { prompt_tokens: 512, output_tokens: 32 }));
+    }
 }

@@ -6,8 +6,9 @@ use crate::cli::KernelBuild;
 use crate::goal::Goal;
 use crate::portable;
 use anyhow::{Context, Result, bail};
-use evidence::Content;
+use evidence::{Content, Digest};
 use judge::Secret;
+use ledger::{BuildEvent, BuildHeader};
 use std::time::Instant;
 use swarm::{Budget, Meter, Settings, Swarm};
 
@@ -40,7 +41,15 @@ pub fn run(args: &KernelBuild) -> Result<()> {
     }
     let mut ledger = site.ledger()?;
     let secret = Secret::draw().context("drawing the run's secret")?;
-    let mut judged = JudgeEvaluator::new(site.judge(secret)?, site.machine.id().digest())?;
+    let journal = ledger.open_build(&BuildHeader {
+        model: Digest::of(loaded.model.digest().as_bytes()),
+        goal: Digest::of(&serde_json::to_vec(&site.goal)?),
+        target: site.target.to_string(),
+        seed: args.seed,
+        out: format!("kernels of {}", args.operation),
+    })?;
+    ledger.record_build(&journal.id, &BuildEvent::RunStarted { secret_digest: secret.digest() })?;
+    let mut judged = JudgeEvaluator::new(site.judge(secret.clone())?, site.machine.id().digest())?;
     judged.extend(tasks::by_id(&chosen));
     judged.remember(&ledger::Fold::read(&*ledger)?);
     let specs = chosen.iter().map(|p| tasks::spec(p, &site.ceilings, Vec::new())).collect();
@@ -52,6 +61,8 @@ pub fn run(args: &KernelBuild) -> Result<()> {
     swarm::run(&mut swarm, &mut judged, &mut *ledger, &mut meter, &mut clock, 3, None, &mut |p| {
         teller.kernel(p)
     })?;
+    drop(judged);
+    ledger.record_build(&journal.id, &BuildEvent::RunEnded { secret: secret.reveal() })?;
     for task in swarm.tasks() {
         let ns = task.champion_ns.map_or("-".to_owned(), |n| format!("{n:.0} ns"));
         let floor = task.floor_ns.map_or("-".to_owned(), |n| format!("{n:.0} ns"));

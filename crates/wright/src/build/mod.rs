@@ -6,6 +6,7 @@ mod evaluator;
 mod finish;
 mod formats;
 pub mod kernel;
+mod plan_stage;
 mod plan_trials;
 mod progress;
 mod table;
@@ -22,13 +23,12 @@ use engines::Bench;
 use evaluator::JudgeEvaluator;
 use evidence::{Content, Digest, Machine, Point};
 use judge::{Judge, JudgeConfig, MeasuredCeilings, Secret};
-use ledger::{BuildEvent, BuildHeader, BuildId, Fold, Ledger, Options};
+use ledger::{BuildEvent, BuildHeader, BuildId, Fold, Ledger, Options, Position};
 use plan::Target;
 use sandbox::Builder;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use swarm::{Budget, Meter, PlanSearch, Settings, Swarm};
+use swarm::{Budget, Meter, Settings, Swarm};
 
 /// Wall time of a build whose goal and command line name none.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(600);
@@ -38,6 +38,9 @@ const KERNELS: f64 = 0.70;
 const PLANS: f64 = 0.90;
 /// Part of the budget that the audit may take at least.
 const AUDIT: f64 = 0.05;
+
+/// Name of the journal's entry that holds the ledger's last position before the build.
+const BEGAN: &str = "began";
 
 /// What all stages share.
 pub struct Site {
@@ -118,6 +121,16 @@ pub fn run(args: &Build) -> Result<()> {
     let secret = Secret::draw().context("drawing the run's secret")?;
     let secret_digest = secret.digest();
     ledger.record_build(&build.id, &BuildEvent::RunStarted { secret_digest })?;
+    // Where this build began in the ledger: what others found before is not its work.
+    let since = match build.stage(BEGAN).and_then(|at| at.parse().ok()) {
+        Some(at) => Position(at),
+        None => {
+            let head = ledger.head()?.position;
+            let detail = head.0.to_string();
+            ledger.record_build(&build.id, &BuildEvent::Stage { name: BEGAN.to_owned(), detail })?;
+            head
+        }
+    };
     let scratch = Scratch::new(&out)?;
     let workload = site.goal.workload.clone();
     let mut bench =
@@ -136,35 +149,36 @@ pub fn run(args: &Build) -> Result<()> {
         Budget { wall: Some(budget.mul_f64(KERNELS)), evaluations: site.goal.budget.evaluations },
         spent,
     );
-    let mut judged = JudgeEvaluator::new(site.judge(secret)?, site.machine.id().digest())?;
+    let mut judged = JudgeEvaluator::new(site.judge(secret.clone())?, site.machine.id().digest())?;
     search_kernels(&site, &bench, &reference, &mut judged, &mut *ledger, &mut meter, &build.id)?;
 
-    let left_before = Duration::from_millis(spent.wall_ms);
-    let deadline = |part: f64| began + budget.mul_f64(part).saturating_sub(left_before);
-    let choices = search_plans(
-        &site,
-        &mut bench,
-        &reference,
-        &mut judged,
-        &mut *ledger,
-        &mut scales,
-        secret_digest,
-        budget,
-        deadline(PLANS),
-        &build.id,
-    )?;
-    let fold = Fold::read(&*ledger)?;
-    // A last trial may overrun; the audit gets its time nevertheless.
-    let until = deadline(1.0).max(Instant::now() + budget.mul_f64(AUDIT));
-    let (chosen, audit) = audit::run(&mut bench, &choices, &fold, until)?;
-    let total = ledger::Spent {
+    let spent_so_far = |evaluations| ledger::Spent {
         wall_ms: spent.wall_ms + began.elapsed().as_millis() as u64,
-        evaluations: fold.statistics.values().map(|s| s.observed).sum(),
+        evaluations,
     };
+    let plans = plan_stage::Stage {
+        site: &site,
+        reference: &reference,
+        secret: secret_digest,
+        budget,
+        spent: spent_so_far(meter.spent().evaluations),
+        build: &build.id,
+    };
+    let found = plans.run(&mut bench, &mut judged, &mut *ledger, &mut scales)?;
+    let total = spent_so_far(found.evaluations);
     ledger.record_build(&build.id, &BuildEvent::Spent(total))?;
-    let search_s = total.wall_ms as f64 / 1e3;
-    let mut work = finish::Work { site: &site, loaded: &loaded, out: &out, search_s, scales: &mut scales };
-    work.finish(&mut bench, &mut *ledger, &build.id, &choices, &chosen, audit)?;
+    let mut work = finish::Work {
+        site: &site,
+        loaded: &loaded,
+        out: &out,
+        spent: total,
+        since,
+        secret: secret_digest,
+        scales: &mut scales,
+    };
+    work.finish(&mut bench, &mut *ledger, &build.id, found)?;
+    drop(judged);
+    ledger.record_build(&build.id, &BuildEvent::RunEnded { secret: secret.reveal() })?;
     finish::show(&out, args.json)
 }
 
@@ -179,7 +193,8 @@ fn out_folder(args: &Build, name: &str) -> Result<PathBuf> {
     Ok(absolute)
 }
 
-/// What identifies the build: the budget is not part of it, so a longer one goes on where a shorter one ended.
+/// What identifies the build: the budget is not part of it, so that a longer one goes on where a shorter one was
+/// interrupted.
 fn header(site: &Site, loaded: &Loaded, out: &Path) -> Result<BuildHeader> {
     Ok(BuildHeader {
         model: Digest::of(loaded.model.digest().as_bytes()),
@@ -197,13 +212,7 @@ impl Scratch {
     fn new(out: &Path) -> Result<Self> {
         let name = out.file_name().and_then(|n| n.to_str()).unwrap_or("engine");
         let parent = out.parent().unwrap_or(Path::new("."));
-        // What a killed build left behind.
-        for old in std::fs::read_dir(parent).into_iter().flatten().flatten() {
-            let left = old.file_name();
-            if left.to_string_lossy().starts_with(&format!(".{name}.scratch.")) {
-                let _ = std::fs::remove_dir_all(old.path());
-            }
-        }
+        emit::bundle::clear_leftovers(out)?;
         let folder = parent.join(format!(".{name}.scratch.{}", std::process::id()));
         std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
         Ok(Self(folder))
@@ -289,70 +298,5 @@ fn search_kernels(
     match none {
         0 => Ok(()),
         n => bail!("{n} tasks have no kernel that the judge accepts; `wright ledger list` shows why"),
-    }
-}
-
-fn search_plans(
-    site: &Site,
-    bench: &mut Bench<'_>,
-    reference: &PlanChoices,
-    judged: &mut JudgeEvaluator,
-    ledger: &mut dyn Ledger,
-    scales: &mut Scales,
-    secret: Digest,
-    budget: Duration,
-    until: Instant,
-    build: &BuildId,
-) -> Result<PlanChoices> {
-    let loaded = bench.loaded;
-    let mut space = PlanChoices::space(&loaded.shape, &loaded.sources);
-    // Formats and arithmetic are settled by quality; the goal's fixed axes stay.
-    space.axes.retain(|a| !a.name.contains('.') && !site.goal.space.contains_key(&a.name));
-    let keep: Vec<String> = space.axes.iter().map(|a| a.name.clone()).collect();
-    let only = |p: Point| Point(p.0.into_iter().filter(|(k, _)| keep.contains(k)).collect());
-    let start = only(reference.point());
-    let start = space.project(&start, &start);
-    let search = PlanSearch {
-        task: finish::engine_task(site, loaded, build),
-        space,
-        reference: start,
-        replays: 6,
-        finalists: 2,
-        quality_axes: vec!["kv".to_owned()],
-    };
-    let prompts = finish::prompts(loaded, &site.goal.workload, 64, site.seed)?;
-    let provenance = plan_trials::Provenance {
-        machine: site.machine.id().digest(),
-        secret,
-        toolchain: site.builder.toolchain().version().to_owned(),
-    };
-    let mut trials = plan_trials::Trials {
-        bench,
-        reference: reference.clone(),
-        goal: &site.goal,
-        scales,
-        evaluator: judged,
-        ceilings: &site.ceilings,
-        ledger_url: site.ledger_url.clone(),
-        fold: Fold::read(ledger)?,
-        provenance: &provenance,
-        prompts,
-        seed: site.seed,
-        known: BTreeMap::new(),
-        until,
-    };
-    let start = Instant::now();
-    let wall = until.saturating_duration_since(start).min(budget);
-    let mut meter = Meter::new(Budget { wall: Some(wall), evaluations: None }, Default::default());
-    let mut clock = || start.elapsed();
-    let mut teller = progress::Teller::new();
-    swarm::run_plans(&search, &mut trials, ledger, &mut meter, &mut clock, &mut |p| teller.plan(p))?;
-    let fold = Fold::read(ledger)?;
-    let champion = fold.champions.get(search.task.id()).and_then(|c| fold.candidates.get(&c));
-    match champion.map(|c| &c.change) {
-        Some(evidence::Change::Plan { choices, .. }) => Ok(reference.at(choices)?),
-        _ => bail!(
-            "no engine kept the quality bound on the confirming text; `wright ledger list` shows the figures"
-        ),
     }
 }

@@ -4,15 +4,15 @@ use super::engines::{self, Bench};
 use super::evaluator::JudgeEvaluator;
 use super::{formats, tasks};
 use crate::goal::Goal;
-use crate::trial::driver::{Mode, Trial, WorkloadSamples};
+use crate::trial::driver::{EngineFault, Mode, Trial, WorkloadSamples};
 use crate::trial::quality::{Quality, Scales};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use emit::PlanChoices;
 use evidence::{
-    Candidate, Change, CheckSummary, Content, Decision, Digest, Evidence, Id, Measured, Outcome, Phase,
-    Point, Protocol, Reason, Rejection, Samples, Stop, Verdict,
+    Candidate, Change, CheckSummary, Content, Decision, Digest, Evidence, Fault, Id, Measured, Outcome,
+    Phase, Point, Protocol, Reason, Rejection, Samples, Stop, Verdict,
 };
-use judge::MeasuredCeilings;
+use judge::{Lane, MeasuredCeilings};
 use ledger::{Fold, Ledger, Options};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,6 +24,12 @@ pub const PROTOCOL: &str = "engine-trial/1";
 
 /// Rounds of a paired trial; each has one run of every concurrency on both sides.
 const ROUNDS: usize = 3;
+
+/// Share of the processors' time that others may have during a trial: pairs are interleaved, so it costs power.
+const FOREIGN: f64 = 0.6;
+
+/// Samples by name.
+type Series = BTreeMap<String, Vec<f64>>;
 
 /// What engine evidence names beside its samples.
 pub struct Provenance {
@@ -98,34 +104,36 @@ impl Trials<'_, '_> {
         engines::champions(&self.fold, &planned)
     }
 
-    fn bundle(&mut self, point: &Point) -> Result<Option<PathBuf>> {
+    /// Exactly the engine that a candidate names.
+    fn bundle(&mut self, point: &Point, kernels: &BTreeMap<String, Id<Candidate>>) -> Result<PathBuf> {
         let choices = self.choices(point)?;
-        match self.judged(&choices)? {
-            Some(chosen) => Ok(Some(self.bench.bundle(&choices, &chosen)?)),
-            None => Ok(None),
-        }
+        let planned = self.bench.tasks(&choices)?;
+        self.catch_up()?;
+        let chosen = engines::named(&self.fold, &planned, kernels)?;
+        self.bench.bundle(&choices, &chosen)
     }
 
     fn judge_engine(&mut self, proposal: &Proposal, standing: &Standing) -> Result<Evaluation> {
-        let Change::Plan { choices, .. } = &proposal.candidate.change else {
+        let Change::Plan { choices, kernels } = &proposal.candidate.change else {
             return Err(anyhow!("the candidate is no plan"));
         };
-        let champion = match standing.champion.as_ref().map(|c| (c.id(), &c.change)) {
-            Some((id, Change::Plan { choices, .. })) => Some((id, choices.clone())),
-            _ => None,
-        };
-        let outcome = self.outcome(choices, champion.as_ref().map(|c| &c.1));
+        let champion = standing.champion.as_ref().map(|c| (c.id(), &c.change));
+        let outcome = self.outcome((choices, kernels), champion.map(|c| c.1));
         let (outcome, layers) = match outcome {
             Ok(done) => done,
             Err(error) => {
-                // A composed engine that does not run is the plan's fault.
-                let rejection = Rejection { reason: Reason::Crash, detail: format!("{error:#}") };
-                (Outcome::Stopped(Stop::Rejected(rejection)), Vec::new())
+                let detail = format!("{error:#}");
+                let stop = match error.is::<EngineFault>() {
+                    // A composed engine that does not run is the plan's fault; all else is ours or the machine's.
+                    true => Stop::Rejected(Rejection { reason: Reason::Crash, detail }),
+                    false => Stop::Inconclusive { fault: Fault::Host, detail },
+                };
+                (Outcome::Stopped(stop), Vec::new())
             }
         };
         let seen = Evidence {
             candidate: proposal.id,
-            against: champion.as_ref().map(|c| c.0),
+            against: champion.map(|c| c.0),
             phase: Phase::Confirm,
             protocol: Protocol {
                 version: PROTOCOL.to_owned(),
@@ -138,40 +146,41 @@ impl Trials<'_, '_> {
             machine: self.provenance.machine,
             outcome,
         };
-        let decision = rule(proposal, champion.as_ref().map(|c| c.0), &seen);
+        let decision = rule(proposal, champion.map(|c| c.0), &seen);
         self.known.entry(proposal.id).or_default().push(seen.clone());
         Ok(Evaluation { evidence: vec![seen], decision })
     }
 
-    fn outcome(&mut self, choices: &Point, champion: Option<&Point>) -> Result<(Outcome, Vec<String>)> {
-        let ours = self.bundle(choices)?.context("its kernels could not be judged in the time left")?;
+    fn outcome(
+        &mut self,
+        (choices, kernels): (&Point, &BTreeMap<String, Id<Candidate>>),
+        champion: Option<&Change>,
+    ) -> Result<(Outcome, Vec<String>)> {
+        if kernels.is_empty() {
+            let detail = "its kernels could not be judged in the time left".to_owned();
+            return Ok((Outcome::Stopped(Stop::Inconclusive { fault: Fault::Budget, detail }), Vec::new()));
+        }
+        let ours = self.bundle(choices, kernels)?;
         let quality = self.scales.screen.measure(&ours, "champion")?;
         if let Some(stop) = below(&quality, self.goal) {
             return Ok((Outcome::Stopped(stop), Vec::new()));
         }
         let theirs = match champion {
-            Some(c) => self.bundle(c)?,
-            None => None,
+            Some(Change::Plan { choices, kernels }) => Some(self.bundle(choices, kernels)?),
+            _ => None,
         };
         let mut mine = Trial::start(&ours, "champion", Mode::Engine)?;
         let mut other = theirs.as_ref().map(|b| Trial::start(b, "champion", Mode::Engine)).transpose()?;
         let layers = mine.layers.clone();
-        let (mut series, mut against) = (BTreeMap::new(), BTreeMap::new());
-        let rounds = if other.is_some() { ROUNDS } else { 2 };
-        for round in 0..rounds {
-            for &c in &self.goal.workload.concurrency {
-                let key = format!("tokens_per_s_c{c}");
-                let first_ours = round % 2 == 0;
-                for ours_now in [first_ours, !first_ours] {
-                    let (trial, into) = match (ours_now, other.as_mut()) {
-                        (true, _) => (&mut mine, &mut series),
-                        (false, Some(trial)) => (trial, &mut against),
-                        (false, None) => continue,
-                    };
-                    let got = self.requests(trial, c, round)?;
-                    into.entry(key.clone()).or_insert_with(Vec::new).push(got.tokens_per_s());
-                }
-            }
+        let pids: Vec<u32> = [Some(&mine), other.as_ref()].into_iter().flatten().map(Trial::pid).collect();
+        let alone = Lane::of_machine().enter()?;
+        let (measured, foreign) =
+            judge::disturbance::while_running(&pids, || self.rounds(&mut mine, other.as_mut()));
+        drop(alone);
+        let (series, against) = measured?;
+        if let Some(share) = foreign.filter(|share| *share > FOREIGN) {
+            let detail = format!("others had {:.0} % of the processors' time", 100.0 * share);
+            return Ok((Outcome::Stopped(Stop::Inconclusive { fault: Fault::Disturbed, detail }), layers));
         }
         drop((mine, other));
         let confirmed = self.scales.confirm(&quality, &ours, "champion")?;
@@ -189,6 +198,28 @@ impl Trials<'_, '_> {
         let samples = Samples::Series { series, champion: against };
         let measured = Measured { artifact: Digest::of(&plan), check, samples };
         Ok((Outcome::Measured(measured), layers))
+    }
+
+    /// Both engines in turn under the workload, ours alone where there is no other.
+    fn rounds(&self, mine: &mut Trial, mut other: Option<&mut Trial>) -> Result<(Series, Series)> {
+        let (mut series, mut against) = (Series::new(), Series::new());
+        let rounds = if other.is_some() { ROUNDS } else { 2 };
+        for round in 0..rounds {
+            for &c in &self.goal.workload.concurrency {
+                let key = format!("tokens_per_s_c{c}");
+                let first_ours = round % 2 == 0;
+                for ours_now in [first_ours, !first_ours] {
+                    let (trial, into) = match (ours_now, other.as_mut()) {
+                        (true, _) => (&mut *mine, &mut series),
+                        (false, Some(trial)) => (&mut **trial, &mut against),
+                        (false, None) => continue,
+                    };
+                    let got = self.requests(trial, c, round)?;
+                    into.entry(key.clone()).or_insert_with(Vec::new).push(got.tokens_per_s());
+                }
+            }
+        }
+        Ok((series, against))
     }
 
     fn requests(&self, trial: &mut Trial, concurrency: u32, round: usize) -> Result<WorkloadSamples> {
@@ -254,15 +285,22 @@ impl PlanTrials for Trials<'_, '_> {
         let planned = self.bench.tasks(&choices).ok()?;
         let base = self.bench.tasks(&self.reference).ok()?;
         let fold = &self.fold;
+        let barrier = self.ceilings.barrier_ns(self.bench.target.threads).unwrap_or(0.0);
         let mut sum = 0.0;
         for p in &planned {
-            let known = champion_ns(fold, p);
-            // Kernels that nobody searched yet are guessed to be like their neighbour, a little slower.
+            // Kernels that nobody searched yet are guessed to be like their neighbour, a little slower; those without a
+            // neighbour to reach half of what the machine allows.
             let like = || {
                 let twin = base.iter().find(|b| b.name == p.name && b.task.rows == p.task.rows)?;
                 champion_ns(fold, twin).map(|ns| ns * 1.02)
             };
-            sum += p.calls * known.or_else(like).unwrap_or(0.0) / 1e6;
+            let guess = || {
+                let t = &p.task;
+                let floor = self.ceilings.floor_ns(&t.operation, t.high(), t.context, t.target.threads);
+                (floor > 0.0).then_some(2.0 * floor)
+            };
+            let ns = champion_ns(fold, p).or_else(like).or_else(guess)?;
+            sum += p.calls * (ns + barrier) / 1e6;
         }
         Some(sum)
     }
@@ -276,10 +314,20 @@ impl PlanTrials for Trials<'_, '_> {
     }
 
     fn replay(&mut self, point: &Point) -> Result<Option<f64>, EvaluatorError> {
-        let Some(bundle) = self.bundle(point)? else { return Ok(None) };
-        let cost = self.bench.replay_cost(&bundle).ok();
+        let choices = self.choices(point)?;
+        let Some(chosen) = self.judged(&choices)? else { return Ok(None) };
+        let bundle = self.bench.bundle(&choices, &chosen)?;
+        let cost = {
+            let _alone = Lane::of_machine().enter().map_err(anyhow::Error::from)?;
+            self.bench.replay_cost(&bundle)
+        };
         let _ = std::fs::remove_dir_all(&bundle);
-        Ok(cost)
+        match cost {
+            Ok(cost) => Ok(Some(cost)),
+            // An engine that does not run is not worth a trial; a host that fails is told.
+            Err(error) if error.is::<EngineFault>() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn trial(&mut self, proposal: &Proposal, standing: &Standing) -> Result<Evaluation, EvaluatorError> {

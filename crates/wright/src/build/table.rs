@@ -67,6 +67,7 @@ pub fn engines(bundle: &Path, goal: &Goal, tokenizer: &Tokenizer, seed: u64) -> 
     let whole =
         |c: u32| Load { requests: (2 * c).max(6), prompt: goal.prompt_tokens, output: goal.output_tokens };
     let mut rows = Vec::new();
+    let _alone = judge::Lane::of_machine().enter()?;
     let portable = Served::start(bundle, &["--portable"])?;
     for &c in &goal.concurrency {
         rows.push(row(&portable, "portable", c, few(c), tokenizer, seed)?);
@@ -85,6 +86,7 @@ pub fn engines(bundle: &Path, goal: &Goal, tokenizer: &Tokenizer, seed: u64) -> 
 /// Steps of the champion's passes at the goal's concurrencies, half-way through a request, and of a prompt.
 pub fn profile(bundle: &Path, goal: &Goal, batching: &Batching) -> Result<Vec<Step>> {
     let mut trial = Trial::start(bundle, "champion", Mode::Executor)?;
+    let _alone = judge::Lane::of_machine().enter()?;
     let middle = goal.prompt_tokens + goal.output_tokens / 2;
     let decode =
         goal.concurrency.iter().map(|c| (ReplayKind::Decode, (*c).min(batching.max_sequences), middle));
@@ -95,7 +97,7 @@ pub fn profile(bundle: &Path, goal: &Goal, batching: &Batching) -> Result<Vec<St
         let mut add = |step: String, ns: f64| out.push(Step { rows, context, step, ns });
         let inside: f64 = steps.iter().map(|s| s.ns + s.waiting_ns).sum();
         add("barriers".into(), steps.iter().map(|s| s.waiting_ns).sum());
-        // What a pass takes beside its steps; the clock readings of the profile may hide it.
+        // What a pass takes beside its steps: waking the threads, preparing arguments, the end.
         add("dispatch".into(), (pass - inside).max(0.0));
         steps.into_iter().for_each(|s| add(s.operation, s.ns));
     }
@@ -199,7 +201,11 @@ pub fn print(summary: &Summary) -> Table {
             base,
             p95(&row.ttft_ms),
             p95(&row.itl_ms),
-            format!("{:.0}", row.memory_bytes as f64 / 1e6),
+            format!(
+                "{:.0}{}",
+                row.memory_bytes as f64 / 1e6,
+                if row.weights_only() { " (weights)" } else { "" }
+            ),
         ];
         let aligned = cells.into_iter().enumerate().map(|(i, c)| {
             Cell::new(c).set_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right })

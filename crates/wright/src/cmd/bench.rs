@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use comfy_table::{Cell, Table, presets::UTF8_FULL_CONDENSED};
 use load::{Abandon, Comparison, Item, Prompt, PromptSpec, Slo, Summary, Workload};
 use model::{ControlTokens, EncodeOptions, TextFiles, Tokenizer};
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,11 +51,7 @@ pub fn run(args: &Bench) -> Result<()> {
     let tokenizer = tokenizer(args)?;
     let ours = Side::open(&args.target)?;
     let theirs = args.against.as_deref().map(Side::open).transpose()?;
-    let mut raw = args
-        .raw
-        .as_deref()
-        .map(|p| std::fs::File::create(p).with_context(|| format!("writing {}", p.display())))
-        .transpose()?;
+    let mut raw = args.raw.as_deref().map(Raw::create).transpose()?;
     let mut summaries = Vec::new();
     let mut comparisons = Vec::new();
     for &concurrency in &args.concurrency {
@@ -65,10 +62,8 @@ pub fn run(args: &Bench) -> Result<()> {
             None => {
                 eprintln!("concurrency {concurrency}: {requests} requests");
                 let run = load::run(&Workload { items: cell.items(0)?, ..workload })?;
-                if let Some(file) = &mut raw {
-                    for sample in &run.samples {
-                        writeln!(file, "{}", serde_json::to_string(&(concurrency, sample))?)?;
-                    }
+                if let Some(raw) = &mut raw {
+                    run.samples.iter().try_for_each(|sample| raw.line(&(concurrency, sample)))?;
                 }
                 summaries.push((concurrency, run.summary(slo)));
             }
@@ -79,8 +74,8 @@ pub fn run(args: &Bench) -> Result<()> {
                 let comparison = load::compare(&workload, &other, rounds, slo, |round| {
                     cell.items(round).map_err(|e| load::LoadError::Tokenizer(format!("{e:#}")))
                 })?;
-                if let Some(file) = &mut raw {
-                    writeln!(file, "{}", serde_json::to_string(&(concurrency, &comparison))?)?;
+                if let Some(raw) = &mut raw {
+                    raw.line(&(concurrency, &comparison))?;
                 }
                 comparisons.push((concurrency, comparison));
             }
@@ -119,6 +114,25 @@ pub fn run(args: &Bench) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The file of `--raw`.
+struct Raw<'a> {
+    path: &'a Path,
+    file: File,
+}
+
+impl<'a> Raw<'a> {
+    fn create(path: &'a Path) -> Result<Self> {
+        let file = File::create(path).with_context(|| format!("--raw: making {}", path.display()))?;
+        Ok(Self { path, file })
+    }
+
+    /// Adds a value as a line of JSON.
+    fn line(&mut self, value: &impl serde::Serialize) -> Result<()> {
+        let line = serde_json::to_string(value)?;
+        writeln!(self.file, "{line}").with_context(|| format!("--raw: writing {}", self.path.display()))
+    }
 }
 
 /// One cell of the measurement.
@@ -283,6 +297,12 @@ mod tests {
         let model = listed_model(&url);
         server.join().unwrap();
         model
+    }
+
+    #[test]
+    fn a_full_disk_is_named() {
+        let error = Raw::create(Path::new("/dev/full")).unwrap().line(&1).unwrap_err();
+        assert!(format!("{error:#}").starts_with("--raw: writing /dev/full: "), "{error:#}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `wright ledger list|show|export|check`.
 
+mod seeds;
+
 use crate::cli::{Ledger as Args, LedgerArgs};
 use anyhow::{Result, bail};
 use evidence::{Entry, Outcome, Stop, Verdict};
@@ -67,8 +69,10 @@ fn show(id: &str, args: &LedgerArgs) -> Result<()> {
 fn check(args: &LedgerArgs) -> Result<()> {
     let ledger = open(args.ledger.as_deref())?;
     let check = ledger.check()?;
+    // Entries behind a damaged one cannot be read.
+    let seeds = check.damage.is_none().then(|| seeds::check(&*ledger)).transpose()?;
     if args.json {
-        println!("{}", serde_json::to_string(&check)?);
+        println!("{}", serde_json::json!({"chain": check, "seeds": seeds}));
     } else {
         println!(
             "{} entries intact; head {} at {}",
@@ -76,9 +80,22 @@ fn check(args: &LedgerArgs) -> Result<()> {
             check.head.chain.short(),
             check.head.position
         );
+        if let Some(seeds) = &seeds {
+            println!(
+                "{} measurements of kernels with the seeds of their runs' secrets; {} of runs that revealed none",
+                seeds.proved, seeds.unrevealed
+            );
+        }
     }
     if let Some((position, what)) = check.damage {
         bail!("the ledger is damaged at position {position}: {what}");
+    }
+    let swapped = seeds.map_or_else(Vec::new, |s| s.swapped);
+    if let Some(first) = swapped.first() {
+        bail!(
+            "{} measurements were made with other seeds than their run was bound to; the first is evidence {first}",
+            swapped.len()
+        );
     }
     Ok(())
 }

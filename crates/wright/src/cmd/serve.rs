@@ -36,7 +36,7 @@ pub fn run(args: &Serve) -> Result<()> {
         port: args.port,
         model_names: vec![name.clone()],
         api_keys: args.api_keys.clone(),
-        fingerprint: Some(manifest.weights_digest[..16.min(manifest.weights_digest.len())].to_owned()),
+        fingerprint: Some(fingerprint(&manifest.weights_digest).to_owned()),
         drain_timeout: Duration::from_secs(args.drain),
         ..ServerOptions::default()
     };
@@ -49,6 +49,11 @@ pub fn run(args: &Serve) -> Result<()> {
         eprintln!("serving {name} ({plan_name} plan) on {url}/v1 - Ctrl-C ends");
     })?;
     Ok(())
+}
+
+/// The beginning of a digest that a bundle names: it may be any text.
+fn fingerprint(digest: &str) -> &str {
+    digest.get(..16).unwrap_or(digest)
 }
 
 /// The bundle to serve: the folder itself, or the cached portable bundle of a model.
@@ -93,5 +98,20 @@ fn warn_of_other_machine(manifest: &Manifest) {
             );
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_may_stand_for_a_digest() {
+        for (digest, start) in [("0123456789abcdef01", "0123456789abcdef"), ("short", "short"), ("", "")] {
+            assert_eq!(fingerprint(digest), start);
+        }
+        // A character over the boundary.
+        let odd = "0123456789abcde\u{20ac}f";
+        assert_eq!(fingerprint(odd), odd);
     }
 }

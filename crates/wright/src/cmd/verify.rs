@@ -13,7 +13,7 @@ use finding::{Finding, Status};
 use plan::Manifest;
 use std::path::Path;
 
-/// Checks files, kernels, evidence and claims. Fails unless everything that was checked agrees.
+/// Checks files, kernels, evidence and claims. Fails unless everything that was checked agrees, and no claim stays open.
 pub fn run(args: &Verify) -> Result<()> {
     let manifest = read_manifest(&args.bundle)?;
     if let Some(wanted) = &args.claim
@@ -45,22 +45,54 @@ pub fn run(args: &Verify) -> Result<()> {
     if damaged {
         // A bundle whose files are not what the manifest says is not run.
         for claim in &chosen {
-            say(Finding::unchecked(&claim.id, "not run: the bundle is damaged (see above)"));
+            say(Finding::open(&claim.id, "not run: the bundle is damaged (see above)"));
         }
     } else {
-        claims::check(&args.bundle, &manifest, records.as_ref(), &chosen, &mut say);
+        let bundle = claims::Bundle {
+            folder: &args.bundle,
+            manifest: &manifest,
+            records: records.as_ref(),
+            model: args.model.as_deref(),
+        };
+        claims::check(bundle, &chosen, &mut say);
     }
-    print(args, &findings)
+    let verdict = verdict(args, &findings);
+    print(args, &findings, verdict.is_ok());
+    verdict
 }
 
-fn print(args: &Verify, findings: &[Finding]) -> Result<()> {
-    let count = |s: Status| findings.iter().filter(|f| f.status == s).count();
-    let (agree, differ, open) = (count(Status::Agrees), count(Status::Differs), count(Status::Unchecked));
+fn count(findings: &[Finding], status: Status) -> usize {
+    findings.iter().filter(|f| f.status == status).count()
+}
+
+/// What the exit status says.
+fn verdict(args: &Verify, findings: &[Finding]) -> Result<()> {
+    let (agree, differ) = (count(findings, Status::Agrees), count(findings, Status::Differs));
+    if differ > 0 {
+        bail!("{differ} of {} checks of {} do not agree", agree + differ, args.bundle.display());
+    }
+    // A claim that was asked for by name is open whatever kept it from being checked.
+    let asked = |f: &Finding| f.status == Status::Unchecked && args.claim.as_ref() == Some(&f.subject);
+    let open: Vec<&str> =
+        findings.iter().filter(|f| f.open || asked(f)).map(|f| f.subject.as_str()).collect();
+    if !open.is_empty() && !args.allow_unchecked {
+        bail!(
+            "claims that could not be checked: {} (why is said above; --allow-unchecked accepts that)",
+            open.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn print(args: &Verify, findings: &[Finding], holds: bool) {
+    let count = |status| count(findings, status);
+    let (agree, differ, unchecked) =
+        (count(Status::Agrees), count(Status::Differs), count(Status::Unchecked));
     if args.json {
         println!(
             "{}",
             serde_json::json!({
-                "bundle": args.bundle, "holds": differ == 0, "agree": agree, "differ": differ, "unchecked": open,
+                "bundle": args.bundle, "holds": holds, "agree": agree, "differ": differ, "unchecked": unchecked,
                 "findings": findings,
             })
         );
@@ -74,15 +106,8 @@ fn print(args: &Verify, findings: &[Finding]) -> Result<()> {
             table.add_row([f.status.word(), &f.subject, &f.detail]);
         }
         println!("{table}");
-        println!("{agree} agree, {differ} differ, {open} not checked");
+        println!("{agree} agree, {differ} differ, {unchecked} not checked");
     }
-    if differ > 0 {
-        bail!("{differ} of {} checks of {} do not agree", agree + differ, args.bundle.display());
-    }
-    if args.claim.is_some() && open > 0 {
-        bail!("the claim could not be checked here (see above)");
-    }
-    Ok(())
 }
 
 fn read_manifest(bundle: &Path) -> Result<Manifest> {
@@ -99,5 +124,43 @@ fn read_records(bundle: &Path) -> Result<Option<Records>> {
         Ok(text) => Ok(Some(Records::parse(&text))),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).with_context(|| format!("reading {}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The manifest of an empty bundle.
+    pub fn manifest() -> Manifest {
+        serde_json::from_value(serde_json::json!({
+            "version": plan::PLAN_VERSION, "abi": plan::ABI_VERSION, "model_name": "", "model_digest": "",
+            "created_s": 0, "machine": {}, "toolchain": "", "kernels": {}, "tensors": {}, "weights_bytes": 0,
+            "weights_digest": "", "ledger_head": null, "claims": [],
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn open_claims_fail_unless_allowed() {
+        let verdict = |findings: &[Finding], claim: Option<&str>, allow_unchecked| {
+            let claim = claim.map(str::to_owned);
+            let args = Verify { bundle: "b".into(), claim, model: None, allow_unchecked, json: false };
+            verdict(&args, findings).map_err(|e| e.to_string())
+        };
+        let agrees = Finding::agrees("weights.bin", "");
+        let old_file = Finding::unchecked("build.json", "older");
+        let elsewhere = Finding::unchecked("speed.c1", "another processor");
+        let open = Finding::open("quality.kl", "no model");
+        let differs = Finding::differs("speed.c4", "slow");
+        let excused = [agrees.clone(), old_file.clone(), elsewhere];
+        assert_eq!(verdict(&excused, None, false), Ok(()));
+        assert!(verdict(&excused, Some("speed.c1"), false).unwrap_err().contains("speed.c1"));
+        assert_eq!(verdict(&[agrees.clone(), old_file], Some("speed.c1"), false), Ok(()));
+        let some_open = [agrees, open];
+        let error = verdict(&some_open, None, false).unwrap_err();
+        assert!(error.contains("quality.kl") && error.contains("--allow-unchecked"), "{error}");
+        assert_eq!(verdict(&some_open, None, true), Ok(()));
+        assert!(verdict(&[differs], None, true).is_err());
     }
 }

@@ -29,7 +29,7 @@ pub fn render(source: &Source) -> String {
         serving::quality(source, &links),
         tried::counts(source),
         tried::candidates(source, &links),
-        tried::plans(source),
+        tried::plans(source, &links),
         tried::lessons(source),
     ]
     .into_iter()

@@ -1,7 +1,7 @@
 //! The judge's side of an engine trial: starts the sandboxed engine, holds the clock, recomputes quality.
 
 use super::protocol::{Command, ReplayKind, Reply, StepTime};
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -17,6 +17,23 @@ pub enum Mode {
     Executor,
     /// Scheduler and all: whole requests.
     Engine,
+}
+
+/// What ended a trial and is the engine's own doing: it crashed, hung, or answered what it should not have. Any other
+/// error is the host's.
+#[derive(Debug)]
+pub struct EngineFault(String);
+
+impl std::fmt::Display for EngineFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for EngineFault {}
+
+macro_rules! fault {
+    ($($words:tt)*) => { return Err(EngineFault(format!($($words)*)).into()) };
 }
 
 /// Longest wait for one reply.
@@ -99,7 +116,7 @@ impl Trial {
                 trial.layers = layers;
                 trial.vocab = vocab as usize;
             }
-            other => bail!("the engine worker began with {other:?}"),
+            other => fault!("the engine worker began with {other:?}"),
         }
         // The worker has mapped the file; nobody else needs its name.
         let _ = std::fs::remove_file(&scratch.path);
@@ -114,18 +131,19 @@ impl Trial {
     fn send(&mut self, command: &Command) -> Result<()> {
         let mut line = serde_json::to_vec(command)?;
         line.push(b'\n');
-        self.input.write_all(&line).context("the engine worker has ended")
+        let sent = self.input.write_all(&line);
+        sent.map_err(|e| EngineFault(format!("the engine worker has ended: {e}")).into())
     }
 
     fn reply(&mut self) -> Result<(Instant, Reply)> {
         match self.replies.recv_timeout(PATIENCE) {
-            Ok((_, Ok(Reply::Failed { what }))) => bail!("the engine worker failed: {what}"),
+            Ok((_, Ok(Reply::Failed { what }))) => fault!("the engine worker failed: {what}"),
             Ok((at, Ok(reply))) => Ok((at, reply)),
-            Ok((_, Err(what))) => bail!("{what}"),
-            Err(RecvTimeoutError::Timeout) => bail!("the engine worker did not answer in {PATIENCE:?}"),
+            Ok((_, Err(what))) => fault!("{what}"),
+            Err(RecvTimeoutError::Timeout) => fault!("the engine worker did not answer in {PATIENCE:?}"),
             Err(RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait().context("waiting for the engine worker")?;
-                bail!("the engine worker ended early ({status})")
+                fault!("the engine worker ended early ({status})")
             }
         }
     }
@@ -140,7 +158,7 @@ impl Trial {
         Ok(end.duration_since(start))
     }
 
-    /// Median time of a pass and the times of its steps, ns, by the engine's own clock.
+    /// Mean times of a pass and of its steps, ns, by the engine's own clock.
     pub fn profile(
         &mut self,
         kind: ReplayKind,
@@ -151,14 +169,14 @@ impl Trial {
         self.send(&Command::Profile { kind, rows, context, passes })?;
         match self.reply()?.1 {
             Reply::Steps { pass, steps } => Ok((pass, steps)),
-            other => bail!("the engine worker answered {other:?} to a profile"),
+            other => fault!("the engine worker answered {other:?} to a profile"),
         }
     }
 
     fn expect(&mut self, wanted: &Reply) -> Result<Instant> {
         match self.reply()? {
             (at, reply) if reply == *wanted => Ok(at),
-            (_, other) => bail!("the engine worker answered {other:?} where {wanted:?} was due"),
+            (_, other) => fault!("the engine worker answered {other:?} where {wanted:?} was due"),
         }
     }
 
@@ -168,7 +186,7 @@ impl Trial {
         self.send(&Command::Logits { tokens: tokens.to_vec(), from })?;
         match self.reply()?.1 {
             Reply::Logits { rows } if rows as usize == wanted => {}
-            other => bail!("the engine worker answered {other:?} to {wanted} positions"),
+            other => fault!("the engine worker answered {other:?} to {wanted} positions"),
         }
         let mut logits = vec![0f32; wanted * self.vocab];
         self.logits.seek(SeekFrom::Start(0))?;
@@ -200,7 +218,7 @@ impl Trial {
                 Reply::Token { id, token } => {
                     let (began, last) = open
                         .get_mut(&id)
-                        .ok_or_else(|| anyhow!("a token of request {id}, which is not open"))?;
+                        .ok_or_else(|| EngineFault(format!("a token of request {id}, which is not open")))?;
                     match last {
                         None => samples.ttft_ms.push(ms(at - *began)),
                         Some(before) => samples.itl_ms.push(ms(at.saturating_duration_since(*before))),
@@ -209,15 +227,16 @@ impl Trial {
                     samples.tokens[id as usize].push(token);
                 }
                 Reply::Finished { id, completion_tokens, reason } => {
-                    open.remove(&id).ok_or_else(|| anyhow!("the end of request {id}, which is not open"))?;
+                    open.remove(&id)
+                        .ok_or_else(|| EngineFault(format!("the end of request {id}, which is not open")))?;
                     let got = samples.tokens[id as usize].len() as u32;
                     // Fewer tokens would look like speed.
                     if got != output_tokens || completion_tokens != output_tokens {
-                        bail!("request {id} ended ({reason}) after {got} of {output_tokens} tokens");
+                        fault!("request {id} ended ({reason}) after {got} of {output_tokens} tokens");
                     }
                     end = at;
                 }
-                other => bail!("the engine worker answered {other:?} to a workload"),
+                other => fault!("the engine worker answered {other:?} to a workload"),
             }
         }
         samples.wall_s = end.duration_since(start).as_secs_f64();

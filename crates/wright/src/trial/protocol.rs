@@ -67,7 +67,7 @@ pub enum Reply {
     },
     Armed,
     Done,
-    /// Median time of a whole pass, and times of its steps for one pass, ns.
+    /// Mean time of a pass and of its steps, ns.
     Steps {
         pass: f64,
         steps: Vec<StepTime>,

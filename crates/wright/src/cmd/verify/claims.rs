@@ -12,13 +12,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use evidence::{Entry, Evidence, Outcome, Samples};
 use load::{Prompt, PromptSpec};
 use model::{TextFiles, Tokenizer};
-use plan::{Claim, Manifest};
+use plan::{Claim, Manifest, RequestLengths};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tokens of a prompt and of an answer, as builds measure them.
-const PROMPT_TOKENS: usize = 128;
-const OUTPUT_TOKENS: u32 = 128;
 /// A speed claim agrees from this share of it on: machines are shared, and noise only slows.
 const SPEED_SHARE: f64 = 0.7;
 /// Relative agreement of quality figures on the same machine, and on another one (another reference arithmetic).
@@ -54,39 +52,36 @@ impl<'a> Kind<'a> {
     }
 }
 
+/// What claims are checked against.
+#[derive(Clone, Copy)]
+pub struct Bundle<'a> {
+    pub folder: &'a Path,
+    pub manifest: &'a Manifest,
+    pub records: Option<&'a Records>,
+    /// Path or name of the model, where the caller gave one.
+    pub model: Option<&'a str>,
+}
+
 /// Runs the claims again; `say` hears of each as it is known.
-pub fn check(
-    bundle: &Path,
-    manifest: &Manifest,
-    records: Option<&Records>,
-    claims: &[&Claim],
-    say: &mut impl FnMut(Finding),
-) {
-    let mut verifier = Verifier {
-        bundle,
-        manifest,
-        another_machine: another_machine(manifest, &machine::fingerprint::facts()),
-        quality: None,
-        prompts: None,
-    };
+pub fn check(bundle: Bundle, claims: &[&Claim], say: &mut impl FnMut(Finding)) {
+    let origin = Origin::of(bundle.manifest, &machine::fingerprint::facts());
+    let mut verifier = Verifier { bundle, origin, quality: None, prompts: None };
     for claim in claims {
-        if let Some(problem) = records.and_then(|r| contradicted(claim, r)) {
+        if let Some(problem) = bundle.records.and_then(|r| contradicted(claim, r)) {
             say(Finding::differs(&claim.id, problem));
             continue;
         }
         say(match Kind::of(&claim.id) {
             Kind::Quality(figure) => verifier.quality(claim, figure),
             Kind::Speed(concurrency) => verifier.speed(claim, concurrency),
-            Kind::Unknown => Finding::unchecked(&claim.id, "this version cannot measure such a claim"),
+            Kind::Unknown => Finding::open(&claim.id, "this version cannot measure such a claim"),
         });
     }
 }
 
 struct Verifier<'a> {
-    bundle: &'a Path,
-    manifest: &'a Manifest,
-    /// In words, how this machine differs from the one of the claims.
-    another_machine: Option<String>,
+    bundle: Bundle<'a>,
+    origin: Origin,
     /// Measured once for all its figures.
     quality: Option<Result<Quality, Unmeasured>>,
     prompts: Option<Arc<Tokenizer>>,
@@ -109,10 +104,10 @@ impl Verifier<'_> {
         };
         let found = match measured {
             Ok(quality) => quality.figures().get(figure).copied().unwrap_or(f64::NAN),
-            Err(Unmeasured::Absent(why)) => return Finding::unchecked(&claim.id, why),
+            Err(Unmeasured::Absent(why)) => return Finding::open(&claim.id, why),
             Err(Unmeasured::Failed(why)) => return Finding::differs(&claim.id, why),
         };
-        let tolerance = if self.another_machine.is_some() { QUALITY_OTHER } else { QUALITY_SAME };
+        let tolerance = if self.origin == Origin::Here { QUALITY_SAME } else { QUALITY_OTHER };
         let detail = format!("claimed {}, found {found} (tolerance {tolerance:e} relative)", claim.value);
         let off = (found - claim.value).abs() / claim.value.abs().max(f64::MIN_POSITIVE);
         match found == claim.value || off <= tolerance {
@@ -130,32 +125,51 @@ impl Verifier<'_> {
         let yardstick = Yardstick::new(&loaded.model, HeldOut::Confirm, &cache)
             .context("computing the reference model")
             .map_err(absent)?;
-        yardstick.measure(self.bundle, "champion").map_err(|e| Unmeasured::Failed(format!("{e:#}")))
+        yardstick.measure(self.bundle.folder, "champion").map_err(|e| Unmeasured::Failed(format!("{e:#}")))
     }
 
-    /// The model that the bundle was made of: it is not in the bundle, so it must be found by name and digest.
+    /// The model that the bundle was made of: it is not in the bundle, so the caller says where it is, or it is found by
+    /// name. Its digest decides.
     fn model(&self) -> Result<portable::Loaded> {
-        let mut names = vec![self.manifest.model_name.clone()];
-        names.extend(Summary::read(self.bundle)?.map(|s| s.model));
+        let manifest = self.bundle.manifest;
+        let names = match self.bundle.model {
+            Some(given) => vec![given.to_owned()],
+            None => {
+                let mut names = vec![manifest.model_name.clone()];
+                names.extend(Summary::read(self.bundle.folder)?.map(|s| s.model));
+                names
+            }
+        };
         let mut problem = anyhow!("the bundle names no model");
         for name in names.iter().filter(|n| !n.is_empty()) {
             match portable::load(name) {
-                Ok(loaded) if loaded.model.digest() == self.manifest.model_digest => return Ok(loaded),
+                Ok(loaded) if loaded.model.digest() == manifest.model_digest => return Ok(loaded),
                 Ok(_) => problem = anyhow!("'{name}' is here another model than the bundle's"),
                 Err(e) => problem = e.context(format!("the model '{name}' is not here")),
             }
         }
-        Err(problem)
+        Err(problem.context("pass the model that the bundle was made of by --model PATH_OR_NAME"))
     }
 
     fn speed(&mut self, claim: &Claim, concurrency: usize) -> Finding {
-        if let Some(how) = &self.another_machine {
-            return Finding::unchecked(&claim.id, format!("not comparable here: {how}"));
+        match &self.origin {
+            Origin::Here => {}
+            // Nobody can check it here, so that it does not fail.
+            Origin::Elsewhere(how) => {
+                return Finding::unchecked(&claim.id, format!("not comparable here: {how}"));
+            }
+            Origin::Unknown => {
+                return Finding::open(&claim.id, "the bundle does not say on which machine it was measured");
+            }
         }
+        let lengths = match lengths(claim) {
+            Ok(lengths) => lengths,
+            Err(why) => return Finding::open(&claim.id, why),
+        };
         let mut runs = Vec::new();
         for n in 0..TRIES {
             eprintln!("measuring {} (run {})", claim.id, n + 1);
-            match self.measure_speed(concurrency, n) {
+            match self.measure_speed(lengths, concurrency, n) {
                 Ok(speed) => runs.push(speed),
                 Err(e) => return Finding::differs(&claim.id, format!("{e:#}")),
             }
@@ -166,23 +180,21 @@ impl Verifier<'_> {
         speed_finding(claim, &runs)
     }
 
-    fn measure_speed(&mut self, concurrency: usize, run: usize) -> Result<Run> {
+    fn measure_speed(&mut self, lengths: RequestLengths, concurrency: usize, run: usize) -> Result<Run> {
         let tokenizer = match &self.prompts {
             Some(t) => t.clone(),
-            None => self.prompts.insert(TextFiles::open(&self.bundle.join("tokenizer"))?.tokenizer).clone(),
+            None => {
+                self.prompts.insert(TextFiles::open(&self.bundle.folder.join("tokenizer"))?.tokenizer).clone()
+            }
         };
-        let spec = PromptSpec {
-            count: concurrency.max(4),
-            tokens: PROMPT_TOKENS,
-            seed: 0x5eed_0000 + (1000 * run + concurrency) as u64,
-        };
+        let spec = spec(lengths, concurrency, run);
         let prompts = ids(&tokenizer, spec)?;
         let warm = ids(&tokenizer, PromptSpec { count: 1, seed: spec.seed ^ 0xffff, ..spec })?;
         let _lane = judge::Lane::of_machine().enter()?;
-        let mut trial = Trial::start(self.bundle, "champion", Mode::Engine)?;
+        let mut trial = Trial::start(self.bundle.folder, "champion", Mode::Engine)?;
         trial.workload(&warm, 8, 1).context("warming up")?;
         let (samples, foreign) = judge::disturbance::while_running(&[trial.pid()], || {
-            trial.workload(&prompts, OUTPUT_TOKENS, concurrency)
+            trial.workload(&prompts, lengths.output_tokens, concurrency)
         });
         let speed = samples?.tokens_per_s();
         if !speed.is_finite() {
@@ -192,8 +204,38 @@ impl Verifier<'_> {
     }
 }
 
+/// The lengths of a speed claim's requests, or why there are none to measure.
+fn lengths(claim: &Claim) -> std::result::Result<RequestLengths, String> {
+    let Some(lengths) = claim.workload else {
+        return Err(
+            "it does not say with which prompts and answers it was measured, as an older version wrote \
+                    it; build the bundle again"
+                .to_owned(),
+        );
+    };
+    let (prompt, output) = (lengths.prompt_tokens, lengths.output_tokens);
+    // Prompts are made before the engine can refuse them.
+    match prompt > 0 && output > 0 && prompt.saturating_add(output) <= portable::MAX_CONTEXT {
+        true => Ok(lengths),
+        false => Err(format!(
+            "prompts of {prompt} and answers of {output} tokens are nothing that an engine takes (up to {} in all)",
+            portable::MAX_CONTEXT
+        )),
+    }
+}
+
+/// The prompts of a run: others in each.
+fn spec(lengths: RequestLengths, concurrency: usize, run: usize) -> PromptSpec {
+    PromptSpec {
+        count: concurrency.max(4),
+        tokens: lengths.prompt_tokens as usize,
+        seed: 0x5eed_0000 + (1000 * run + concurrency) as u64,
+    }
+}
+
 fn ids(tokenizer: &Tokenizer, spec: PromptSpec) -> Result<Vec<Vec<u32>>> {
-    let items = bench::items(tokenizer, spec, OUTPUT_TOKENS)?;
+    // The trial says how long answers are.
+    let items = bench::items(tokenizer, spec, 1)?;
     items
         .into_iter()
         .map(|item| match item.prompt {
@@ -223,7 +265,7 @@ fn speed_finding(claim: &Claim, runs: &[Run]) -> Finding {
         format!("claimed {:.1} {}, found {found:.1} (best of {runs}): {against}", claim.value, claim.unit);
     match found >= SPEED_SHARE * claim.value {
         true => Finding::agrees(&claim.id, detail),
-        false if foreign > FOREIGN => Finding::unchecked(
+        false if foreign > FOREIGN => Finding::open(
             &claim.id,
             format!(
                 "{detail}; others took {:.0} % of the processors' time meanwhile: try again",
@@ -235,19 +277,31 @@ fn speed_finding(claim: &Claim, runs: &[Run]) -> Finding {
     .with_values(claim.value, found)
 }
 
-/// How this machine differs from the one of the claims, in words; `None` if it does not.
-fn another_machine(manifest: &Manifest, here: &std::collections::BTreeMap<String, String>) -> Option<String> {
-    let mut known = false;
-    for fact in SPEED_FACTS {
-        if let Some(there) = manifest.machine.get(fact) {
-            known = true;
-            let here = here.get(fact).map_or("unknown", String::as_str);
-            if here != there {
-                return Some(format!("{fact} is '{here}' here, was '{there}'"));
+/// Where the claims were measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// On a machine like this one.
+    Here,
+    /// On another one: how they differ, in words.
+    Elsewhere(String),
+    /// The bundle does not say.
+    Unknown,
+}
+
+impl Origin {
+    fn of(manifest: &Manifest, here: &BTreeMap<String, String>) -> Self {
+        let mut origin = Origin::Unknown;
+        for fact in SPEED_FACTS {
+            if let Some(there) = manifest.machine.get(fact) {
+                let here = here.get(fact).map_or("unknown", String::as_str);
+                if here != there {
+                    return Origin::Elsewhere(format!("{fact} is '{here}' here, was '{there}'"));
+                }
+                origin = Origin::Here;
             }
         }
+        origin
     }
-    (!known).then(|| "the bundle does not say on which machine its claims were measured".to_owned())
 }
 
 /// Whether the evidence that a claim cites speaks against it.
@@ -286,10 +340,68 @@ fn range(id: &str, evidence: &Evidence) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::super::finding::Status;
+    use super::super::tests::manifest;
     use super::*;
 
     fn claim(id: &str, value: f64, interval: Option<(f64, f64)>) -> Claim {
-        Claim { id: id.into(), what: id.into(), value, unit: "tokens/s".into(), interval, evidence: vec![] }
+        let (what, unit) = (id.to_owned(), "tokens/s".to_owned());
+        Claim { id: id.into(), what, value, unit, interval, evidence: vec![], workload: None }
+    }
+
+    /// What is found of a claim of a bundle whose files are not there.
+    fn found(claim: &Claim, machine: &[(&str, &str)], model: Option<&str>) -> Finding {
+        let mut manifest = manifest();
+        manifest.model_name = "no-such-name".to_owned();
+        manifest.machine = machine.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let bundle =
+            Bundle { folder: Path::new("/no/such/bundle"), manifest: &manifest, records: None, model };
+        let mut findings = Vec::new();
+        check(bundle, &[claim], &mut |f| findings.push(f));
+        findings.remove(0)
+    }
+
+    #[test]
+    fn a_speed_is_measured_with_the_lengths_of_its_claim() {
+        let mut claim = claim("speed.c2", 100.0, None);
+        let mut with = |prompt_tokens, output_tokens| {
+            claim.workload = Some(RequestLengths { prompt_tokens, output_tokens });
+            lengths(&claim)
+        };
+        assert_eq!(spec(with(512, 64).unwrap(), 2, 0).tokens, 512);
+        assert_eq!(with(512, 64).unwrap().output_tokens, 64);
+        for (prompt, output) in [(0, 1), (1, 0), (u32::MAX, u32::MAX), (portable::MAX_CONTEXT, 1)] {
+            assert!(with(prompt, output).is_err(), "{prompt}/{output}");
+        }
+    }
+
+    #[test]
+    fn speeds_without_lengths_stay_open() {
+        let facts = machine::fingerprint::facts();
+        let here: Vec<(&str, &str)> =
+            SPEED_FACTS.iter().filter_map(|f| Some((*f, facts.get(*f)?.as_str()))).collect();
+        let finding = found(&claim("speed.c1", 100.0, None), &here, None);
+        assert!(finding.open, "{finding:?}");
+        if !here.is_empty() {
+            assert!(finding.detail.contains("build the bundle again"), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn only_another_machine_excuses_a_speed() {
+        let claim = claim("speed.c1", 100.0, None);
+        let elsewhere = found(&claim, &[("cpu", "an abacus")], None);
+        assert_eq!((elsewhere.status, elsewhere.open), (Status::Unchecked, false));
+        let unknown = found(&claim, &[], None);
+        assert_eq!((unknown.status, unknown.open), (Status::Unchecked, true));
+    }
+
+    #[test]
+    fn a_quality_without_its_model_says_how_to_pass_it() {
+        for (model, named) in [(None, "no-such-name"), (Some("/no/such.gguf"), "/no/such.gguf")] {
+            let finding = found(&claim("quality.kl", 0.1, None), &[], model);
+            assert!(finding.open && finding.status == Status::Unchecked, "{finding:?}");
+            assert!(finding.detail.contains("--model") && finding.detail.contains(named), "{finding:?}");
+        }
     }
 
     #[test]

@@ -10,7 +10,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
-/// Digests of weights, tensors and kernels, and whether the plans fit the manifest.
+/// Files that older versions left out of the manifest.
+const SEALED_LATER: [&str; 2] = ["build.json", "NOTICE"];
+
+/// Digests of weights, tensors, kernels and texts, and whether the plans fit the manifest.
 pub fn check(bundle: &Path, manifest: &Manifest) -> Vec<Finding> {
     let mut findings = vec![version(manifest), weights(bundle, manifest)];
     findings.push(kernel_files(bundle, manifest));
@@ -22,6 +25,7 @@ pub fn check(bundle: &Path, manifest: &Manifest) -> Vec<Finding> {
         });
     }
     findings.push(texts(bundle, manifest, &plans));
+    findings.extend(SEALED_LATER.iter().filter_map(|name| sealed_later(bundle, name, manifest)));
     findings
 }
 
@@ -52,7 +56,8 @@ fn weights(bundle: &Path, manifest: &Manifest) -> Finding {
         for (name, t) in &manifest.tensors {
             let end = t.offset.checked_add(t.bytes).filter(|e| *e <= length);
             let end = end.ok_or_else(|| anyhow!("tensor {name} ends beyond the file"))?;
-            let part = &bytes[t.offset as usize..end as usize];
+            let part = bytes.get(t.offset as usize..end as usize);
+            let part = part.ok_or_else(|| anyhow!("the file shrank while it was read"))?;
             if blake3::hash(part).to_hex().as_str() != t.digest {
                 bail!("the digest of tensor {name} is not the manifest's");
             }
@@ -91,7 +96,10 @@ fn read_as(bundle: &Path, name: &str, digest: &str) -> Result<Vec<u8>> {
 
 /// Tokenizer, template and what else is listed.
 fn texts(bundle: &Path, manifest: &Manifest, plans: &[&str]) -> Finding {
-    let others = manifest.files.keys().filter(|name| !plans.contains(&name.as_str()));
+    let others = manifest
+        .files
+        .keys()
+        .filter(|name| !plans.contains(&name.as_str()) && !SEALED_LATER.contains(&name.as_str()));
     let compare = || -> Result<String> {
         let names: Vec<&str> = others
             .map(|name| read_listed(bundle, name, manifest).map(|_| name.rsplit('/').next().unwrap_or(name)))
@@ -99,6 +107,23 @@ fn texts(bundle: &Path, manifest: &Manifest, plans: &[&str]) -> Finding {
         Ok(names.join(", "))
     };
     finding("tokenizer/", compare())
+}
+
+/// A file that the manifest may not list; `None` where it is neither listed nor there.
+fn sealed_later(bundle: &Path, name: &str, manifest: &Manifest) -> Option<Finding> {
+    if manifest.files.contains_key(name) {
+        return Some(finding(
+            name,
+            read_listed(bundle, name, manifest).map(|b| format!("{} bytes", b.len())),
+        ));
+    }
+    let there = bundle.join(name).symlink_metadata().is_ok();
+    there.then(|| {
+        Finding::unchecked(
+            name,
+            "the manifest has no digest of it (older versions wrote none): it may say anything",
+        )
+    })
 }
 
 fn plan(bundle: &Path, name: &str, manifest: &Manifest) -> Result<String> {
@@ -197,5 +222,31 @@ fn finding(subject: &str, outcome: Result<String>) -> Finding {
     match outcome {
         Ok(detail) => Finding::agrees(subject, detail),
         Err(e) => Finding::differs(subject, format!("{e:#}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Status;
+    use super::super::tests::manifest;
+    use super::*;
+
+    #[test]
+    fn an_edited_summary_is_found() {
+        let bundle = std::env::temp_dir().join(format!("wright-verify-files-{}", std::process::id()));
+        std::fs::create_dir_all(&bundle).unwrap();
+        let mut manifest = manifest();
+        let look = |manifest: &Manifest| sealed_later(&bundle, "build.json", manifest).map(|f| f.status);
+        assert_eq!(look(&manifest), None, "older and portable bundles have none");
+        std::fs::write(bundle.join("build.json"), "{\"seed\":1}").unwrap();
+        assert_eq!(look(&manifest), Some(Status::Unchecked), "older bundles have no digest of it");
+        let digest = blake3::hash(b"{\"seed\":1}").to_hex().to_string();
+        manifest.files.insert("build.json".to_owned(), digest);
+        assert_eq!(look(&manifest), Some(Status::Agrees));
+        std::fs::write(bundle.join("build.json"), "{\"seed\":2}").unwrap();
+        assert_eq!(look(&manifest), Some(Status::Differs));
+        std::fs::remove_file(bundle.join("build.json")).unwrap();
+        assert_eq!(look(&manifest), Some(Status::Differs));
+        std::fs::remove_dir_all(&bundle).unwrap();
     }
 }

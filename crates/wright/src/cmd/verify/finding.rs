@@ -30,6 +30,9 @@ pub struct Finding {
     pub subject: String,
     pub status: Status,
     pub detail: String,
+    /// A claim that was not checked though it could be: with other arguments, at another time, or of a whole bundle.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
     /// Claims that were measured again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed: Option<f64>,
@@ -39,7 +42,8 @@ pub struct Finding {
 
 impl Finding {
     fn new(subject: &str, status: Status, detail: impl Into<String>) -> Self {
-        Self { subject: subject.to_owned(), status, detail: detail.into(), claimed: None, found: None }
+        let (subject, detail) = (subject.to_owned(), detail.into());
+        Self { subject, status, detail, open: false, claimed: None, found: None }
     }
 
     /// A check that passed.
@@ -55,6 +59,11 @@ impl Finding {
     /// A check that cannot be made here.
     pub fn unchecked(subject: &str, detail: impl Into<String>) -> Self {
         Self::new(subject, Status::Unchecked, detail)
+    }
+
+    /// A claim that was not checked, which must not pass for one that holds.
+    pub fn open(claim: &str, detail: impl Into<String>) -> Self {
+        Self { open: true, ..Self::unchecked(claim, detail) }
     }
 
     /// The same with the claim and the new value.

@@ -31,7 +31,7 @@ pub fn header(source: &Source, links: &Links, tasks: &[TaskStory]) -> String {
     let _ = write!(out, "<div class=\"sub\">{}</div></header>", facts.join(" · "));
     let mut tiles = String::new();
     if let Some(summary) = &source.summary {
-        speed_tiles(&mut tiles, source, summary, links);
+        speed_tiles(&mut tiles, summary, links);
         let _ = write!(out, "<div class=\"tiles\">{tiles}</div>");
         tiles.clear();
         quality_tile(&mut tiles, summary, links);
@@ -79,10 +79,10 @@ fn facts(source: &Source) -> Vec<String> {
     facts
 }
 
-fn speed_tiles(out: &mut String, source: &Source, summary: &Summary, links: &Links) {
+fn speed_tiles(out: &mut String, summary: &Summary, links: &Links) {
     for row in summary.table.iter().filter(|r| r.engine == "champion" && r.tokens_per_s.is_finite()) {
         let name = format!("Concurrency {}", row.concurrency);
-        let evidence = cited(links, &evidence(source, row));
+        let evidence = cited(links, &row.evidence);
         match row.vs_portable {
             Some(ratio) => {
                 let small = format!("{} output tokens/s{evidence}", number(row.tokens_per_s));
@@ -134,16 +134,6 @@ fn tile(out: &mut String, class: &str, name: &str, big: &str, small: &str) {
     );
 }
 
-/// The evidence of a row: its own, else that of the bundle's claim.
-fn evidence(source: &Source, row: &Row) -> Vec<String> {
-    if !row.evidence.is_empty() || row.engine != "champion" {
-        return row.evidence.clone();
-    }
-    let id = format!("speed.c{}", row.concurrency);
-    let claims = source.manifest.iter().flat_map(|m| &m.claims);
-    claims.filter(|c| c.id == id).flat_map(|c| c.evidence.clone()).collect()
-}
-
 /// Reference, portable and champion, side by side.
 pub fn table(source: &Source, links: &Links) -> Option<Section> {
     let summary = source.summary.as_ref().filter(|s| !s.table.is_empty())?;
@@ -165,7 +155,10 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
             width.max(1.0)
         );
         let median = |v: &[f64]| statistics::median(v).map_or("–".to_owned(), number);
-        let memory = if r.memory_bytes > 0 { megabytes(r.memory_bytes) } else { "–".to_owned() };
+        let mut memory = if r.memory_bytes > 0 { megabytes(r.memory_bytes) } else { "–".to_owned() };
+        if r.weights_only() {
+            memory.push_str(" of weights");
+        }
         let _ = write!(
             body,
             "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"n\"><b>{}</b></td><td>{bar}</td><td class=\"n\">{}</td><td class=\"n\">{} + {}</td>\
@@ -179,7 +172,7 @@ pub fn table(source: &Source, links: &Links) -> Option<Section> {
             r.requests,
             median(&r.ttft_ms),
             median(&r.itl_ms),
-            links.all(&evidence(source, r)),
+            links.all(&r.evidence),
         );
     }
     body += "</tbody></table></div>";

@@ -177,8 +177,13 @@ fn detail(fold: &Fold, id: Id<Candidate>, seen: Option<&Seen>) -> String {
     }
 }
 
+/// An id, where there is one.
+fn given(id: &String) -> Option<&String> {
+    Some(id).filter(|id| !id.is_empty())
+}
+
 /// Choices of the plan, plans that were tried, and the audit.
-pub fn plans(source: &Source) -> Option<Section> {
+pub fn plans(source: &Source, links: &Links) -> Option<Section> {
     let s = source.summary.as_ref()?;
     if s.plan.is_empty() && s.plan_trials.is_empty() && s.audit.is_empty() {
         return None;
@@ -197,26 +202,28 @@ pub fn plans(source: &Source) -> Option<Section> {
         body += "</tbody></table></div>";
     }
     if !s.plan_trials.is_empty() {
-        body += "<h3>Plans that ran as whole engines</h3><div class=\"panel scroll\"><table><thead><tr><th>Choices</th><th>Verdict</th></tr></thead><tbody>";
+        body += "<h3>Plans that ran as whole engines</h3><div class=\"panel scroll\"><table><thead><tr><th>Choices</th><th>Verdict</th><th>Evidence</th></tr></thead><tbody>";
         for t in &s.plan_trials {
             let _ = write!(
                 body,
-                "<tr><td><div class=\"change\">{}</div></td><td>{}</td></tr>",
+                "<tr><td><div class=\"change\">{}</div></td><td>{}</td><td>{}</td></tr>",
                 clip(&t.choices, 400),
-                clip(&t.verdict, 200)
+                clip(&t.verdict, 200),
+                links.all(given(&t.evidence))
             );
         }
         body += "</tbody></table></div>";
     }
     if !s.audit.is_empty() {
-        body += "<h3>Audit: each part left out and measured again</h3><div class=\"panel scroll\"><table><thead><tr><th>Part</th><th class=\"n\">With / without</th><th>Verdict</th></tr></thead><tbody>";
+        body += "<h3>Audit: each part left out and measured again</h3><div class=\"panel scroll\"><table><thead><tr><th>Part</th><th class=\"n\">With / without</th><th>Verdict</th><th>Evidence</th></tr></thead><tbody>";
         for a in &s.audit {
             let _ = write!(
                 body,
-                "<tr><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
+                "<tr><td>{}</td><td class=\"n\">{}</td><td>{}</td><td>{}</td></tr>",
                 clip(&a.part, 120),
                 a.ratio.map_or("–".to_owned(), |r| format!("{r:.3}×")),
-                escape(&a.verdict)
+                escape(&a.verdict),
+                links.all(given(&a.evidence))
             );
         }
         body += "</tbody></table></div>";
