@@ -195,3 +195,44 @@ fn a_broken_champion_is_not_the_challengers_fault() {
         other => panic!("{other:?}"),
     }
 }
+
+/// Filter, compiler and inspection need no hardware: kernels that this machine cannot run are proved that far.
+#[test]
+fn kernels_of_every_generator_are_built_and_inspected() {
+    let folder = tempfile::tempdir().unwrap();
+    let judge = judge(folder.path(), small());
+    let target = Target { arch: "x86_64".into(), features: plan::Feature::ALL.into(), threads: 2 };
+    let whole = |format, n_block, activation| Operation::Linear {
+        n: 64,
+        k: 64,
+        prologue: Prologue::None,
+        epilogue: Epilogue::Store,
+        weight: WeightLayout { format, n_block },
+        activation,
+    };
+    let mut operations = kernels::contract::examples();
+    operations.push(whole(WeightFormat::Bf16, 32, Activation::Bf16));
+    operations.push(whole(WeightFormat::F32, 16, Activation::F32));
+    for generator in kernels::generators() {
+        let mut built = 0;
+        for rows in [RowBucket::ALL[0], RowBucket::ALL[5]] {
+            let of = |o: &&Operation| generator.space(o, rows, &target).is_some();
+            for operation in operations.iter().filter(of).take(2) {
+                let mut task = KernelTask::new(*operation, rows, target.clone(), "", 64, 64);
+                task.class = generator.numeric_class(operation);
+                let point = generator.start(operation, rows, &target).expect("a space has a start");
+                let made = generator.generate(operation, rows, &target, &point, 64).unwrap();
+                let it = Submission {
+                    candidate: candidate(generator.name(), &made.source, &task),
+                    source: made.source,
+                    launch: made.launch,
+                };
+                if let Err(stop) = judge.build(&task, &it) {
+                    panic!("{} {operation} {rows} [{point}]: {stop:?}", generator.name());
+                }
+                built += 1;
+            }
+        }
+        assert!(built > 0, "{} makes nothing for the examples", generator.name());
+    }
+}

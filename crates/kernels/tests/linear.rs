@@ -110,15 +110,18 @@ fn arith_of(generator: &dyn Generator, operation: &Operation) -> Arith {
     if generator.numeric_class(operation).ends_with("/nofma") { Arith::Separate } else { Arith::Fused }
 }
 
-/// AMX kernels on emulated tiles, which run wherever AVX-512 does.
-fn emulate_tiles(mut generated: kernels::Generated) -> kernels::Generated {
+/// What runs of a kernel, and on up to how many threads: itself, and an AMX kernel on emulated tiles too, which run wherever
+/// AVX-512 does. Those are static: one thread at a time.
+fn forms(generated: kernels::Generated) -> Vec<(kernels::Generated, u32)> {
     let tiles = include_str!("../src/generators/source/amx_tiles.rs");
-    if generated.source.contains(tiles) {
-        generated.source = generated.source.replace(tiles, include_str!("harness/amx_tiles_emulated.rs"));
-        generated.features.remove(&plan::Feature::AmxInt8);
-        generated.features.remove(&plan::Feature::AmxBf16);
+    if !generated.source.contains(tiles) {
+        return vec![(generated, 3)];
     }
-    generated
+    let mut emulated = generated.clone();
+    emulated.source = emulated.source.replace(tiles, include_str!("harness/amx_tiles_emulated.rs"));
+    emulated.features.remove(&plan::Feature::AmxInt8);
+    emulated.features.remove(&plan::Feature::AmxBf16);
+    vec![(emulated, 1), (generated, 3)]
 }
 
 /// This machine, with AMX where its kernels can be emulated.
@@ -142,19 +145,18 @@ fn check(name: &str, rows: RowBucket, counts: &[usize], per_operation: u64) -> u
             let generated =
                 generator.generate(&operation, rows, &target, &point, most as u32).expect("generate");
             let what = format!("{name} {operation} rows {rows} [{point}]");
-            let generated = emulate_tiles(generated);
-            if !runs_here(&what, &generated) {
-                continue;
-            }
-            let kernel = build(&generated, name);
-            ran += 1;
-            for count in counts {
-                let want = case.emulate(arith_of(generator, &operation), *count);
-                // Emulated tiles are static: one thread at a time.
-                let most_threads = if name.contains("amx") { 1 } else { 3 };
-                for threads in 1..=most_threads {
-                    let got = case.run(&kernel, *count, threads);
-                    assert_same(&format!("{what}, {count} rows, {threads} threads"), &got, &want);
+            for (form, most_threads) in forms(generated) {
+                if !runs_here(&what, &form) {
+                    continue;
+                }
+                let kernel = build(&form, name);
+                ran += 1;
+                for count in counts {
+                    let want = case.emulate(arith_of(generator, &operation), *count);
+                    for threads in 1..=most_threads {
+                        let got = case.run(&kernel, *count, threads);
+                        assert_same(&format!("{what}, {count} rows, {threads} threads"), &got, &want);
+                    }
                 }
             }
         }
@@ -209,14 +211,15 @@ fn amx_bf16_kernels_are_close_to_the_pairwise_class() {
     let case = Case::random(operation, 37, 7);
     for point in points(generator, &operation, MANY, &target(1), 2) {
         let generated = generator.generate(&operation, MANY, &target(1), &point, 37).expect("generate");
-        let generated = emulate_tiles(generated);
-        if !runs_here(name, &generated) {
-            continue;
-        }
-        let (got, want) = (case.run(&build(&generated, name), 37, 1), case.emulate(Arith::Fused, 37));
-        for (i, (g, w)) in got.out.iter().zip(&want.out).enumerate() {
-            // 96 products of at most 60 * 0.5, each sum rounded to 24 bits.
-            assert!((g - w).abs() <= 1e-3, "{name} [{point}] at {i}: {g} for {w}");
+        for (form, _) in forms(generated) {
+            if !runs_here(name, &form) {
+                continue;
+            }
+            let (got, want) = (case.run(&build(&form, name), 37, 1), case.emulate(Arith::Fused, 37));
+            for (i, (g, w)) in got.out.iter().zip(&want.out).enumerate() {
+                // 96 products of at most 60 * 0.5, each sum rounded to 24 bits.
+                assert!((g - w).abs() <= 1e-3, "{name} [{point}] at {i}: {g} for {w}");
+            }
         }
     }
 }

@@ -43,26 +43,9 @@ pub fn target_features(features: &BTreeSet<Feature>) -> String {
     names.join(",")
 }
 
-/// The features of the groups that vector kernels here use, as far as this CPU has them.
+/// The features of this CPU; tiles only where the system lets this process use them.
 pub fn available() -> BTreeSet<Feature> {
-    let mut features = BTreeSet::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::is_x86_feature_detected as has;
-        if has!("avx2") && has!("fma") && has!("f16c") {
-            features.insert(Feature::Avx2);
-        }
-        if has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq") {
-            features.insert(Feature::Avx512);
-            if has!("avx512vnni") {
-                features.insert(Feature::Avx512Vnni);
-            }
-            if has!("avx512bf16") {
-                features.insert(Feature::Avx512Bf16);
-            }
-        }
-    }
-    features
+    kernel_abi::detect()
 }
 
 /// This machine as a target.
