@@ -57,7 +57,7 @@ cargo run -q --release --locked -p model --example f32_gguf -- "$MODEL_GGUF" "$f
   echo "$(basename "$MODEL_GGUF"): a bundle of ours / llama.cpp's server. $(date -u +%F). $(machine_words)."
   echo "$("$LLAMA_SERVER" --version 2>&1 | grep -m1 version || echo 'llama.cpp, version unknown')"
   echo "llama-server -t $THREADS -tb $THREADS -np 32 -c 24576 --cache-ram 0, -fa as said; $PROMPT prompt and $OUTPUT output tokens;"
-  echo "$ROUNDS interleaved rounds, fresh prompts in each; ratios above 1 mean that ours is better by that metric's sense."
+  echo "$ROUNDS interleaved rounds, fresh prompts in each; ratios are ours / llama.cpp's, and the word says whether ours is higher or lower."
   for flash in $FLASH; do
     echo
     echo "-fa $flash (processor time of the idle servers in two seconds, 100 ticks a second: $(cat "$scratch/idle-$flash")):"

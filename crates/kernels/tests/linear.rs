@@ -194,6 +194,12 @@ fn avx512_kernels_follow_their_class() {
 }
 
 #[test]
+fn bf16_kernels_follow_their_class() {
+    check("linear-avx512bf16", ONE, &[1], 0);
+    check("linear-avx512bf16", MANY, &[33, 37], 1);
+}
+
+#[test]
 fn amx_int8_kernels_follow_the_class_of_vnni() {
     check("linear-amxint8", MANY, &[35], 0);
 }
