@@ -77,7 +77,9 @@ impl Teller {
             }
             PlanProgress::Replayed { choices, cost } => match cost {
                 Some(cost) => eprintln!("  replayed {cost:.3} ms a token: {choices}"),
-                None => eprintln!("  could not be replayed: {choices}"),
+                None => eprintln!(
+                    "  not replayed (no time left to judge its kernels, or it does not run): {choices}"
+                ),
             },
             PlanProgress::Tried { choices, verdict: v } => eprintln!("  plan {}: {choices}", verdict(v)),
         }
