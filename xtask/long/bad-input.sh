@@ -217,7 +217,7 @@ XDG_CACHE_HOME=$folder/cache XDG_DATA_HOME=$folder/data exec "$@"
 INNER
 roomy=()
 if unshare -rm true 2>/dev/null; then roomy=(unshare -rm); fi
-words='no space left|file too large|disk is full|disk full'
+words='no space left|file too large|disk is full|disk full|limit. is full'
 PATIENCE=400 refused "full disk: serve MODEL" "$words" \
   "${roomy[@]}" bash "$scratch/full.sh" "$full" "$WRIGHT" serve "$MODEL_GGUF" --port 0
 PATIENCE=400 refused "full disk: build" "$words" \

@@ -112,6 +112,9 @@ pub struct Build {
 
 #[derive(Clone, Debug, Args)]
 pub struct Serve {
+    /// End when standard input does: for a server that must not outlive the process that started it
+    #[arg(long, hide = true)]
+    pub end_with_input: bool,
     /// A bundle, a known name, a GGUF file, or a Hugging Face folder
     pub target: String,
     #[arg(long, default_value = "127.0.0.1")]

@@ -19,9 +19,10 @@ impl Served {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("serve")
             .arg(bundle)
-            .args(["--port", "0"])
+            .args(["--port", "0", "--end-with-input"])
             .args(extra)
-            .stdin(Stdio::null())
+            // Its other end closes when this process ends, also by SIGKILL.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()

@@ -16,6 +16,12 @@ pub fn run(args: &Serve) -> Result<()> {
     let (bundle, portable) = bundle_of(&args.target, args.portable)?;
     let manifest = manifest(&bundle)?;
     kernel_abi::request_amx();
+    if args.end_with_input {
+        std::thread::spawn(|| {
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            std::process::exit(0);
+        });
+    }
     let options = EngineOptions {
         plan: if portable { PlanChoice::Portable } else { PlanChoice::Champion },
         max_queue: Some(args.max_queue),
