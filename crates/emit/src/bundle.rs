@@ -173,12 +173,17 @@ fn inside(folder: &Path) -> Result<Vec<PathBuf>, EmitError> {
     entries.map_err(EmitError::io(folder))
 }
 
-/// Makes the folder around `out`, and removes what builds that were killed left beside it.
+/// Makes a scratch folder beside the bundle `out`, and removes what builds that were killed left there. The caller
+/// removes it in the end.
 ///
 /// # Errors
 /// [`EmitError::Io`] if the folder cannot be made.
-pub fn clear_leftovers(out: &Path) -> Result<(), EmitError> {
-    Place::new(out).prepare()
+pub fn scratch_beside(out: &Path) -> Result<PathBuf, EmitError> {
+    let place = Place::new(out);
+    place.prepare()?;
+    let scratch = place.scratch();
+    fs::create_dir_all(&scratch).map_err(EmitError::io(&scratch))?;
+    Ok(scratch)
 }
 
 /// Seals a finished bundle: `manifest` with the claims that were measured on the bundle itself and with the digest of

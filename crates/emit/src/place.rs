@@ -35,6 +35,11 @@ impl<'a> Place<'a> {
         self.beside("new")
     }
 
+    /// Where this process keeps trial bundles.
+    pub fn scratch(&self) -> PathBuf {
+        self.parent.join(format!(".{}.scratch.{}", self.name, std::process::id()))
+    }
+
     fn beside(&self, kind: &str) -> PathBuf {
         self.parent.join(format!(".{}.{}.{kind}", self.name, std::process::id()))
     }

@@ -155,21 +155,20 @@ pub fn run_plans(
     Ok(Ended::Complete)
 }
 
-/// Tries one plan, whatever the budget says: `change` with a hypothesis of its own against the champion. Its decision
-/// is in the ledger afterwards.
+/// Tries one plan, whatever the budget says: these choices and kernels against the champion. Its decision is in the
+/// ledger afterwards.
 pub fn try_plan(
     search: &PlanSearch,
     trials: &mut dyn PlanTrials,
     ledger: &mut dyn Ledger,
     meter: &mut Meter,
-    change: Change,
+    (choices, kernels): (Point, BTreeMap<String, Id<Candidate>>),
     (proposer, hypothesis): (&str, String),
     progress: &mut dyn FnMut(PlanProgress<'_>),
 ) -> Result<(), SwarmError> {
-    let Change::Plan { choices, .. } = &change else { return Ok(()) };
-    let choices = choices.clone();
     let fold = Fold::read(ledger)?;
     let mut session = Session { search, trials, ledger, meter, fold, build: None, progress };
+    let change = Change::Plan { choices: choices.clone(), kernels };
     session.try_change(&choices, change, proposer, hypothesis)?;
     Ok(())
 }

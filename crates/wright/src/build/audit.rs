@@ -40,6 +40,9 @@ impl std::fmt::Display for Part {
     }
 }
 
+/// Verdict on a part that the engine is better without.
+pub const USELESS: &str = "does not pay";
+
 /// Interleaved rounds of a comparison.
 const ROUNDS: usize = 6;
 
@@ -60,24 +63,23 @@ impl Auditor<'_, '_> {
     pub fn run(&mut self, until: Instant) -> Result<(Option<Engine>, Vec<Audit>)> {
         let parts = self.parts()?;
         let mut rows = Vec::new();
-        let mut without = |standing: &[Part],
-                           part: &Part|
-         -> std::result::Result<Option<Pays>, EvaluatorError> {
-            if Instant::now() >= until {
-                return Ok(None);
-            }
-            let left: Vec<Part> = standing.iter().filter(|p| *p != part).cloned().collect();
-            let with = self.variant(&parts, standing)?;
-            let less = self.variant(&parts, &left)?;
-            let (verdict, ratio, pays) = match self.compare(part, with, less)? {
-                Some(effect) if effect.low > 1.0 => ("pays", Some(effect.ratio), Pays::Yes(effect)),
-                Some(effect) if effect.high < 1.0 => ("does not pay", Some(effect.ratio), Pays::No(effect)),
-                Some(effect) => ("unclear: stays", Some(effect.ratio), Pays::Unclear(effect)),
-                None => ("not audited", None, Pays::Needed("no pass runs it by itself".into())),
+        let mut without =
+            |standing: &[Part], part: &Part| -> std::result::Result<Option<Pays>, EvaluatorError> {
+                if Instant::now() >= until {
+                    return Ok(None);
+                }
+                let left: Vec<Part> = standing.iter().filter(|p| *p != part).cloned().collect();
+                let with = self.variant(&parts, standing)?;
+                let less = self.variant(&parts, &left)?;
+                let (verdict, ratio, pays) = match self.compare(part, with, less)? {
+                    Some(effect) if effect.low > 1.0 => ("pays", Some(effect.ratio), Pays::Yes(effect)),
+                    Some(effect) if effect.high < 1.0 => (USELESS, Some(effect.ratio), Pays::No(effect)),
+                    Some(effect) => ("unclear: stays", Some(effect.ratio), Pays::Unclear(effect)),
+                    None => ("not audited", None, Pays::Needed("no pass runs it by itself".into())),
+                };
+                rows.push(line(part, verdict, ratio));
+                Ok(Some(pays))
             };
-            rows.push(line(part, verdict, ratio));
-            Ok(Some(pays))
-        };
         let audit = leave_one_out(&parts, &mut without).map_err(|e| anyhow::anyhow!("audit: {e}"))?;
         for part in &audit.unaudited {
             rows.push(line(part, "not audited: no time left", None));
@@ -101,7 +103,7 @@ impl Auditor<'_, '_> {
             }
         }
         for p in self.bench.tasks(&choices)? {
-            let key = format!("{}/{}", p.name, p.task.rows.low);
+            let key = engines::kernel_name(&p.name, p.task.rows.low);
             let Some(now) = self.engine.kernels.get(&key) else { continue };
             let history = self.fold.champions.history(judge::task_id(&p.task));
             let Some(at) = history.iter().rposition(|r| r.champion == *now) else { continue };
@@ -127,7 +129,7 @@ impl Auditor<'_, '_> {
             match part {
                 Part::Choice { axis, before } => choices = choices.with(axis, before.clone()),
                 Part::Kernel { name, rows, before } => {
-                    kernels.insert(format!("{name}/{}", rows.low), *before);
+                    kernels.insert(engines::kernel_name(name, rows.low), *before);
                 }
             }
         }

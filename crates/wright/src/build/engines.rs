@@ -212,7 +212,7 @@ pub fn named(
     let mut chosen = Chosen::new();
     for planned in tasks {
         let key = (planned.name.clone(), planned.task.rows.low);
-        let made = match kernels.get(&kernel_name(&key)) {
+        let made = match kernels.get(&kernel_name(&planned.name, planned.task.rows.low)) {
             None => recipe(&planned.baseline.generator, planned.baseline.point.clone(), planned),
             Some(id) => judged_recipe(fold, planned, *id)?,
         };
@@ -235,8 +235,9 @@ pub fn judged_recipe(fold: &Fold, planned: &PlannedTask, id: Id<Candidate>) -> R
     })
 }
 
-fn kernel_name((name, low): &(String, u32)) -> String {
-    format!("{name}/{low}")
+/// An operation and the first rows of a bucket, as plan candidates name them.
+pub fn kernel_name(operation: &str, low: u32) -> String {
+    format!("{operation}/{low}")
 }
 
 /// Whether a task's champion is of the task's own numeric class.
@@ -254,9 +255,9 @@ pub fn has_own_class(fold: &Fold, planned: &PlannedTask) -> bool {
 pub fn candidate_ids(chosen: &Chosen) -> BTreeMap<String, Id<Candidate>> {
     chosen
         .iter()
-        .filter_map(|(key, r)| {
+        .filter_map(|((name, low), r)| {
             let digest = r.candidate.as_ref()?.parse().ok()?;
-            Some((kernel_name(key), Id::from_digest(digest)))
+            Some((kernel_name(name, *low), Id::from_digest(digest)))
         })
         .collect()
 }

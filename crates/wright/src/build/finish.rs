@@ -2,7 +2,7 @@
 
 use super::engines::{Bench, Chosen};
 use super::plan_stage::Found;
-use super::plan_trials::{PROTOCOL, last_ns};
+use super::plan_trials::{PROTOCOL, Provenance, last_ns};
 use super::{Site, table};
 use crate::cmd::ledger::verdict;
 use crate::cmd::serve::manifest;
@@ -14,8 +14,8 @@ use crate::workshop;
 use anyhow::{Context, Result, bail};
 use emit::{About, PlanChoices};
 use evidence::{
-    Candidate, Change, CheckSummary, Content, Contract, Digest, Direction, Entry, Evidence, Id, Measured,
-    Metric, Outcome, Phase, Protocol, Samples, Task, Verdict, Workloads,
+    Candidate, Change, Content, Contract, Digest, Direction, Entry, Evidence, Id, Measured, Metric, Outcome,
+    Phase, Samples, Task, Verdict, Workloads,
 };
 use ledger::{BuildEvent, BuildId, Fold, Ledger, Position, Seen, Spent};
 use load::PromptSpec;
@@ -74,8 +74,7 @@ pub struct Work<'a> {
     pub spent: Spent,
     /// The ledger's last position before the build.
     pub since: Position,
-    /// Digest of the run's secret.
-    pub secret: Digest,
+    pub provenance: &'a Provenance,
     pub scales: &'a mut Scales,
 }
 
@@ -249,29 +248,15 @@ impl Work<'_> {
         }
         series.retain(|_, values| !values.is_empty());
         let plan = std::fs::read(self.out.join("plan.json")).context("reading the plan of the bundle")?;
-        let check = CheckSummary {
-            cases: quality.tokens as u32,
-            keys: Vec::new(),
-            worst_ratio: quality.kl / self.site.goal.constraints.max_kl,
-            timed_checked: 0,
-            quality: quality.figures(),
-        };
         Ok(Evidence {
             candidate,
             against: None,
             phase: Phase::Confirm,
-            protocol: Protocol {
-                version: TABLE.to_owned(),
-                seed: Digest::of(format!("{TABLE} prompts {}", self.site.seed).as_bytes()).to_string(),
-                secret_digest: self.secret,
-                corpus: "none".to_owned(),
-                layers: Vec::new(),
-                toolchain: self.site.builder.toolchain().version().to_owned(),
-            },
-            machine: self.site.machine.id().digest(),
+            protocol: self.provenance.protocol(TABLE, Vec::new()),
+            machine: self.provenance.machine,
             outcome: Outcome::Measured(Measured {
                 artifact: Digest::of(&plan),
-                check,
+                check: quality.summary(self.site.goal.constraints.max_kl),
                 samples: Samples::Series { series, champion: BTreeMap::new() },
             }),
         })

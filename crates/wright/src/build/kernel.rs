@@ -1,14 +1,12 @@
 //! `wright kernel build`: the kernel factory on one operation.
 
 use super::evaluator::JudgeEvaluator;
-use super::{Site, progress, tasks};
+use super::{Site, end_run, header, progress, start_run, tasks};
 use crate::cli::KernelBuild;
 use crate::goal::Goal;
 use crate::portable;
-use anyhow::{Context, Result, bail};
-use evidence::{Content, Digest};
-use judge::Secret;
-use ledger::{BuildEvent, BuildHeader};
+use anyhow::{Result, bail};
+use evidence::Content;
 use std::time::Instant;
 use swarm::{Budget, Meter, Settings, Swarm};
 
@@ -40,15 +38,8 @@ pub fn run(args: &KernelBuild) -> Result<()> {
         );
     }
     let mut ledger = site.ledger()?;
-    let secret = Secret::draw().context("drawing the run's secret")?;
-    let journal = ledger.open_build(&BuildHeader {
-        model: Digest::of(loaded.model.digest().as_bytes()),
-        goal: Digest::of(&serde_json::to_vec(&site.goal)?),
-        target: site.target.to_string(),
-        seed: args.seed,
-        out: format!("kernels of {}", args.operation),
-    })?;
-    ledger.record_build(&journal.id, &BuildEvent::RunStarted { secret_digest: secret.digest() })?;
+    let journal = ledger.open_build(&header(&site, &loaded, &format!("kernels of {}", args.operation))?)?;
+    let secret = start_run(&mut *ledger, &journal.id)?;
     let mut judged = JudgeEvaluator::new(site.judge(secret.clone())?, site.machine.id().digest())?;
     judged.extend(tasks::by_id(&chosen));
     judged.remember(&ledger::Fold::read(&*ledger)?);
@@ -62,7 +53,7 @@ pub fn run(args: &KernelBuild) -> Result<()> {
         teller.kernel(p)
     })?;
     drop(judged);
-    ledger.record_build(&journal.id, &BuildEvent::RunEnded { secret: secret.reveal() })?;
+    end_run(&mut *ledger, &journal.id, &secret)?;
     for task in swarm.tasks() {
         let ns = task.champion_ns.map_or("-".to_owned(), |n| format!("{n:.0} ns"));
         let floor = task.floor_ns.map_or("-".to_owned(), |n| format!("{n:.0} ns"));

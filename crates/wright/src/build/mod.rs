@@ -105,7 +105,7 @@ pub fn run(args: &Build) -> Result<()> {
     let site = Site::open(goal, args.ledger.as_deref(), args.seed)?;
     eprintln!("machine: {} ({})", site.machine.facts.get("cpu").map_or("unknown", |c| c), site.target);
     let mut ledger = site.ledger()?;
-    let header = header(&site, &loaded, &out)?;
+    let header = header(&site, &loaded, &out.to_string_lossy())?;
     let build = ledger.open_build(&header)?;
     if build.finished().is_some() && out.join("build.json").is_file() {
         eprintln!("this build is finished; another --seed, --out or --goal starts a new one");
@@ -118,9 +118,8 @@ pub fn run(args: &Build) -> Result<()> {
             build.spent().wall_ms / 1000
         );
     }
-    let secret = Secret::draw().context("drawing the run's secret")?;
-    let secret_digest = secret.digest();
-    ledger.record_build(&build.id, &BuildEvent::RunStarted { secret_digest })?;
+    let secret = start_run(&mut *ledger, &build.id)?;
+    let provenance = plan_trials::Provenance::new(&site, secret.digest());
     // Where this build began in the ledger: what others found before is not its work.
     let since = match build.stage(BEGAN).and_then(|at| at.parse().ok()) {
         Some(at) => Position(at),
@@ -159,7 +158,7 @@ pub fn run(args: &Build) -> Result<()> {
     let plans = plan_stage::Stage {
         site: &site,
         reference: &reference,
-        secret: secret_digest,
+        provenance: &provenance,
         budget,
         spent: spent_so_far(meter.spent().evaluations),
         build: &build.id,
@@ -173,12 +172,12 @@ pub fn run(args: &Build) -> Result<()> {
         out: &out,
         spent: total,
         since,
-        secret: secret_digest,
+        provenance: &provenance,
         scales: &mut scales,
     };
     work.finish(&mut bench, &mut *ledger, &build.id, found)?;
     drop(judged);
-    ledger.record_build(&build.id, &BuildEvent::RunEnded { secret: secret.reveal() })?;
+    end_run(&mut *ledger, &build.id, &secret)?;
     finish::show(&out, args.json)
 }
 
@@ -195,14 +194,26 @@ fn out_folder(args: &Build, name: &str) -> Result<PathBuf> {
 
 /// What identifies the build: the budget is not part of it, so that a longer one goes on where a shorter one was
 /// interrupted.
-fn header(site: &Site, loaded: &Loaded, out: &Path) -> Result<BuildHeader> {
+fn header(site: &Site, loaded: &Loaded, out: &str) -> Result<BuildHeader> {
     Ok(BuildHeader {
         model: Digest::of(loaded.model.digest().as_bytes()),
         goal: Digest::of(&serde_json::to_vec(&site.goal)?),
         target: site.target.to_string(),
         seed: site.seed,
-        out: out.to_string_lossy().into_owned(),
+        out: out.to_owned(),
     })
+}
+
+/// Draws the secret of a run, and posts its digest.
+fn start_run(ledger: &mut dyn Ledger, build: &BuildId) -> Result<Secret> {
+    let secret = Secret::draw().context("drawing the run's secret")?;
+    ledger.record_build(build, &BuildEvent::RunStarted { secret_digest: secret.digest() })?;
+    Ok(secret)
+}
+
+/// Reveals the secret of a run that evaluates no more.
+fn end_run(ledger: &mut dyn Ledger, build: &BuildId, secret: &Secret) -> Result<()> {
+    Ok(ledger.record_build(build, &BuildEvent::RunEnded { secret: secret.reveal() })?)
 }
 
 /// A folder beside the bundle that is gone when the build ends.
@@ -210,12 +221,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(out: &Path) -> Result<Self> {
-        let name = out.file_name().and_then(|n| n.to_str()).unwrap_or("engine");
-        let parent = out.parent().unwrap_or(Path::new("."));
-        emit::bundle::clear_leftovers(out)?;
-        let folder = parent.join(format!(".{name}.scratch.{}", std::process::id()));
-        std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-        Ok(Self(folder))
+        Ok(Self(emit::bundle::scratch_beside(out)?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The plan stage: search over the plan's own choices, audit of the winner, and a trial of what the audit proposes. What
 //! comes out is an engine that was judged as a whole, kernel for kernel.
 
-use super::audit::{Auditor, Engine};
+use super::audit::{Auditor, Engine, USELESS};
 use super::engines::{self, Bench, Chosen};
 use super::evaluator::JudgeEvaluator;
 use super::{AUDIT, PLANS, Site, finish, plan_trials, progress};
@@ -9,7 +9,7 @@ use crate::summary::Audit;
 use crate::trial::quality::Scales;
 use anyhow::{Result, bail};
 use emit::PlanChoices;
-use evidence::{Candidate, Change, Content, Digest, Id, Point};
+use evidence::{Candidate, Change, Content, Id, Point};
 use ledger::{BuildId, Fold, Ledger, Spent};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub struct Stage<'a> {
     pub site: &'a Site,
     /// Formats and arithmetic, settled by quality.
     pub reference: &'a PlanChoices,
-    pub secret: Digest,
+    pub provenance: &'a plan_trials::Provenance,
     /// Wall time of the whole build, and what is spent of it.
     pub budget: Duration,
     pub spent: Spent,
@@ -51,11 +51,6 @@ impl Stage<'_> {
         let spent = Duration::from_millis(self.spent.wall_ms);
         let until = |part: f64| start + self.budget.mul_f64(part).saturating_sub(spent);
         let search = self.search(loaded);
-        let provenance = plan_trials::Provenance {
-            machine: site.machine.id().digest(),
-            secret: self.secret,
-            toolchain: site.builder.toolchain().version().to_owned(),
-        };
         let mut trials = plan_trials::Trials {
             bench,
             reference: self.reference.clone(),
@@ -65,9 +60,8 @@ impl Stage<'_> {
             ceilings: &site.ceilings,
             ledger_url: site.ledger_url.clone(),
             fold: Fold::read(ledger)?,
-            provenance: &provenance,
+            provenance: self.provenance,
             prompts: finish::prompts(loaded, &site.goal.workload, 64, site.seed)?,
-            seed: site.seed,
             known: BTreeMap::new(),
             until: until(PLANS),
         };
@@ -91,22 +85,22 @@ impl Stage<'_> {
             engine: &engine,
         };
         let (proposal, mut audit) = auditor.run(deadline)?;
-        if let Some(less) = proposal {
-            let change = Change::Plan { choices: less.choices.clone(), kernels: less.kernels.clone() };
-            let dropped: Vec<&str> =
-                audit.iter().filter(|a| a.verdict == "does not pay").map(|a| a.part.as_str()).collect();
-            let why = format!("the audit found that these do not pay: {}", dropped.join(", "));
-            swarm::try_plan(&search, &mut trials, ledger, &mut meter, change, ("audit", why), &mut |p| {
-                teller.plan(p)
-            })?;
-            let gone = champion(&Fold::read(ledger)?, &search)?.1 == less;
-            for row in audit.iter_mut().filter(|a| a.verdict == "does not pay") {
-                row.verdict +=
-                    if gone { ": dropped" } else { "; the engine without it was not better: stays" };
-            }
+        if let Some(Engine { choices, kernels }) = proposal.clone() {
+            let useless: Vec<&str> =
+                audit.iter().filter(|a| a.verdict == USELESS).map(|a| a.part.as_str()).collect();
+            let why = format!("the audit found that these do not pay: {}", useless.join(", "));
+            let tell = &mut |p: swarm::plans::PlanProgress<'_>| teller.plan(p);
+            let by = ("audit", why);
+            swarm::try_plan(&search, &mut trials, ledger, &mut meter, (choices, kernels), by, tell)?;
         }
         let fold = Fold::read(ledger)?;
         let (candidate, engine) = champion(&fold, &search)?;
+        // Only a proposal has such verdicts.
+        let dropped = proposal.as_ref() == Some(&engine);
+        for row in audit.iter_mut().filter(|a| a.verdict == USELESS) {
+            row.verdict +=
+                if dropped { ": dropped" } else { "; the engine without it was not better: stays" };
+        }
         let choices = self.reference.at(&engine.choices)?;
         let chosen = engines::named(&fold, &trials.bench.tasks(&choices)?, &engine.kernels)?;
         Ok(Found { candidate, choices, chosen, audit, evaluations: meter.spent().evaluations })

@@ -2,15 +2,15 @@
 
 use super::engines::{self, Bench};
 use super::evaluator::JudgeEvaluator;
-use super::{formats, tasks};
+use super::{Site, formats, tasks};
 use crate::goal::Goal;
 use crate::trial::driver::{EngineFault, Mode, Trial, WorkloadSamples};
 use crate::trial::quality::{Quality, Scales};
 use anyhow::{Result, anyhow};
 use emit::PlanChoices;
 use evidence::{
-    Candidate, Change, CheckSummary, Content, Decision, Digest, Evidence, Fault, Id, Measured, Outcome,
-    Phase, Point, Protocol, Reason, Rejection, Samples, Stop, Verdict,
+    Candidate, Change, Content, Decision, Digest, Evidence, Fault, Id, Measured, Outcome, Phase, Point,
+    Protocol, Reason, Rejection, Samples, Stop, Verdict,
 };
 use judge::{Lane, MeasuredCeilings};
 use ledger::{Fold, Ledger, Options};
@@ -34,8 +34,35 @@ type Series = BTreeMap<String, Vec<f64>>;
 /// What engine evidence names beside its samples.
 pub struct Provenance {
     pub machine: Digest,
+    /// Digest of the run's secret.
     pub secret: Digest,
     pub toolchain: String,
+    /// Of the build: prompts follow from it.
+    pub seed: u64,
+}
+
+impl Provenance {
+    /// Of a run.
+    pub fn new(site: &Site, secret: Digest) -> Self {
+        Self {
+            machine: site.machine.id().digest(),
+            secret,
+            toolchain: site.builder.toolchain().version().to_owned(),
+            seed: site.seed,
+        }
+    }
+
+    /// Of evidence that was measured by a version of a protocol.
+    pub fn protocol(&self, version: &str, layers: Vec<String>) -> Protocol {
+        Protocol {
+            version: version.to_owned(),
+            seed: Digest::of(format!("{version} prompts {}", self.seed).as_bytes()).to_string(),
+            secret_digest: self.secret,
+            corpus: "none".to_owned(),
+            layers,
+            toolchain: self.toolchain.clone(),
+        }
+    }
 }
 
 /// Trials of engines.
@@ -51,7 +78,6 @@ pub struct Trials<'a, 'b> {
     pub fold: Fold,
     pub provenance: &'a Provenance,
     pub prompts: Vec<Vec<u32>>,
-    pub seed: u64,
     pub known: BTreeMap<Id<Candidate>, Vec<Evidence>>,
     /// Latest moment for kernels of other plans.
     pub until: Instant,
@@ -92,7 +118,7 @@ impl Trials<'_, '_> {
             .collect();
         self.evaluator.extend(tasks::by_id(&fresh));
         let specs = fresh.iter().map(|p| tasks::spec(p, self.ceilings, Vec::new())).collect();
-        let mut swarm = Swarm::open(specs, Settings::new(self.seed), &mut *ledger)?;
+        let mut swarm = Swarm::open(specs, Settings::new(self.provenance.seed), &mut *ledger)?;
         // The baseline and two more for each task: the transferred champion of the neighbour, and a start point.
         let budget =
             swarm::Budget { wall: Some(self.until - now), evaluations: Some(3 * fresh.len() as u64) };
@@ -135,14 +161,7 @@ impl Trials<'_, '_> {
             candidate: proposal.id,
             against: champion.map(|c| c.0),
             phase: Phase::Confirm,
-            protocol: Protocol {
-                version: PROTOCOL.to_owned(),
-                seed: Digest::of(format!("{PROTOCOL} prompts {}", self.seed).as_bytes()).to_string(),
-                secret_digest: self.provenance.secret,
-                corpus: "none".to_owned(),
-                layers,
-                toolchain: self.provenance.toolchain.clone(),
-            },
+            protocol: self.provenance.protocol(PROTOCOL, layers),
             machine: self.provenance.machine,
             outcome,
         };
@@ -188,13 +207,7 @@ impl Trials<'_, '_> {
             return Ok((Outcome::Stopped(stop), layers));
         }
         let plan = std::fs::read(ours.join("plan.json"))?;
-        let check = CheckSummary {
-            cases: confirmed.tokens as u32,
-            keys: Vec::new(),
-            worst_ratio: confirmed.kl / self.goal.constraints.max_kl,
-            timed_checked: 0,
-            quality: confirmed.figures(),
-        };
+        let check = confirmed.summary(self.goal.constraints.max_kl);
         let samples = Samples::Series { series, champion: against };
         let measured = Measured { artifact: Digest::of(&plan), check, samples };
         Ok((Outcome::Measured(measured), layers))

@@ -30,24 +30,30 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn list(args: &LedgerArgs) -> Result<()> {
     let ledger = open(args.ledger.as_deref())?;
+    for_each(&*ledger, |record| {
+        if args.json {
+            println!("{}", as_json(record)?);
+        } else {
+            println!(
+                "{:>6}  {}  {:<8}  {}",
+                record.position.0,
+                record.content.short(),
+                record.entry.kind(),
+                words(&record.entry)
+            );
+        }
+        Ok(())
+    })
+}
+
+/// All entries in order, a page in memory at a time.
+fn for_each(ledger: &dyn Ledger, mut see: impl FnMut(&Record) -> Result<()>) -> Result<()> {
     let mut after = Position::START;
     loop {
         let page = ledger.entries(after, PAGE)?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.position;
-        for record in &page {
-            if args.json {
-                println!("{}", as_json(record)?);
-            } else {
-                println!(
-                    "{:>6}  {}  {:<8}  {}",
-                    record.position.0,
-                    record.content.short(),
-                    record.entry.kind(),
-                    words(&record.entry)
-                );
-            }
-        }
+        page.iter().try_for_each(&mut see)?;
     }
 }
 

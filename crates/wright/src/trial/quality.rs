@@ -4,6 +4,7 @@
 use super::driver::{Mode, Trial};
 use crate::text::HeldOut;
 use anyhow::{Context, Result, anyhow};
+use evidence::CheckSummary;
 use model::Model;
 use model::reference::{Divergence, Reference};
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,17 @@ impl Quality {
             ("reference_perplexity".to_owned(), self.reference_perplexity),
             ("tokens".to_owned(), self.tokens as f64),
         ])
+    }
+
+    /// As the check of an engine whose divergence may be `max_kl`.
+    pub fn summary(&self, max_kl: f64) -> CheckSummary {
+        CheckSummary {
+            cases: self.tokens as u32,
+            keys: Vec::new(),
+            worst_ratio: self.kl / max_kl,
+            timed_checked: 0,
+            quality: self.figures(),
+        }
     }
 }
 

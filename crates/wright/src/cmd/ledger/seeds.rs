@@ -3,7 +3,7 @@
 use anyhow::Result;
 use evidence::{Digest, Entry, Evidence, Outcome};
 use judge::Secret;
-use ledger::{BuildEvent, Ledger, Position};
+use ledger::{BuildEvent, Ledger};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,17 +28,13 @@ pub fn check(ledger: &dyn Ledger) -> Result<Seeds> {
         }
     }
     let mut seeds = Seeds::default();
-    let mut after = Position::START;
-    loop {
-        let page = ledger.entries(after, super::PAGE)?;
-        let Some(last) = page.last() else { return Ok(seeds) };
-        after = last.position;
-        for record in &page {
-            if let Entry::Observed(evidence) = &record.entry {
-                seeds.add(record.content, evidence, &revealed);
-            }
+    super::for_each(ledger, |record| {
+        if let Entry::Observed(evidence) = &record.entry {
+            seeds.add(record.content, evidence, &revealed);
         }
-    }
+        Ok(())
+    })?;
+    Ok(seeds)
 }
 
 impl Seeds {
