@@ -35,6 +35,9 @@ impl TensorClass {
 pub struct ClassChoice {
     pub weight: WeightLayout,
     pub activation: Activation,
+    /// Arithmetic of prompt tokens; the same as `activation`, or prompts get passes of their own. (The head, which only the
+    /// last token of a prompt meets, has one arithmetic for both.)
+    pub prefill: Activation,
 }
 
 /// Whether norms stand as steps of their own or are the prologue of the linear operation that follows.
@@ -70,12 +73,24 @@ impl PlanChoices {
         self.classes[at]
     }
 
+    /// Whether the arithmetic of prompts differs anywhere from that of generated tokens.
+    pub fn separates_prefill(&self) -> bool {
+        TensorClass::ALL.iter().any(|class| self.differs(*class))
+    }
+
+    /// Whether a class has an arithmetic of its own for prompts.
+    pub fn differs(&self, class: TensorClass) -> bool {
+        let choice = self.class(class);
+        class != TensorClass::Head && choice.prefill != choice.activation
+    }
+
     /// The knowledge-free start: every class in the file's own format where it is affine, else 8-bit groups of 32;
     /// int8 activations; f16 keys and values; norms fused.
     pub fn start(shape: &ModelShape, sources: &[Option<SourceFormat>; 5]) -> Self {
         let classes = std::array::from_fn(|i| ClassChoice {
             weight: layout_of(sources[i], input_width(shape, TensorClass::ALL[i])),
             activation: Activation::I8,
+            prefill: Activation::I8,
         });
         Self {
             classes,
@@ -107,7 +122,8 @@ impl PlanChoices {
             let values: Vec<&str> = values.iter().map(String::as_str).collect();
             space = space
                 .choices(&format!("{}.weight", class.name()), &values)
-                .choices(&format!("{}.activation", class.name()), &["i8", "i16"]);
+                .choices(&format!("{}.activation", class.name()), &["i8", "i16", "bf16"])
+                .choices(&format!("{}.prefill", class.name()), &["i8", "i16", "bf16"]);
         }
         space
             .choices("kv", &["f16", "f32", "bf16"])
@@ -124,7 +140,8 @@ impl PlanChoices {
         for (class, choice) in TensorClass::ALL.iter().zip(&self.classes) {
             p = p
                 .with(&format!("{}.weight", class.name()), choice.weight.to_string())
-                .with(&format!("{}.activation", class.name()), activation_name(choice.activation));
+                .with(&format!("{}.activation", class.name()), activation_name(choice.activation))
+                .with(&format!("{}.prefill", class.name()), activation_name(choice.prefill));
         }
         let kv = match self.kv.dtype {
             KvDtype::F32 => "f32",
@@ -161,6 +178,13 @@ impl PlanChoices {
                     "activation" => {
                         next.classes[at].activation =
                             parse_activation(value).ok_or_else(|| bad(axis, value))?;
+                        // Prompts follow, unless the point says otherwise.
+                        if point.get(&format!("{class}.prefill")).is_none() {
+                            next.classes[at].prefill = next.classes[at].activation;
+                        }
+                    }
+                    "prefill" => {
+                        next.classes[at].prefill = parse_activation(value).ok_or_else(|| bad(axis, value))?;
                     }
                     _ => return Err(bad(axis, value)),
                 }

@@ -4,7 +4,7 @@
 use crate::choices::{Fusion, PlanChoices, TensorClass};
 use plan::operation::{QkvRope, slot};
 use plan::{
-    ABI_VERSION, Binding, BucketKernel, Buffer, Epilogue, ModelShape, Operation, PLAN_VERSION, Plan,
+    ABI_VERSION, Binding, BucketKernel, Buffer, Epilogue, ModelShape, Operation, PLAN_VERSION, Phase, Plan,
     PlannedOperation, Prologue, RowSet, Source, Step, Target,
 };
 use std::collections::BTreeMap;
@@ -13,24 +13,19 @@ use std::collections::BTreeMap;
 pub mod name {
     pub const EMBED: &str = "embed";
     pub const NORM: &str = "norm";
-    pub const QKV: &str = "qkv";
     pub const ATTENTION: &str = "attention";
-    pub const OUTPUT: &str = "o";
-    pub const GATE_UP: &str = "gate_up";
-    pub const DOWN: &str = "down";
     pub const HEAD: &str = "head";
+    /// What stands before the name of an operation that only prompts run.
+    pub const PREFILL: &str = "prefill_";
 }
 
-/// The operations of a plan, by name.
+/// The operations of a plan, by name. Where prompts have an arithmetic of their own, the operations of prompts stand beside
+/// those of generated tokens, with [`name::PREFILL`] before their names.
 pub fn operations(shape: &ModelShape, choices: &PlanChoices) -> BTreeMap<String, Operation> {
     let eps_bits = shape.rms_eps.to_bits();
     let norm = match choices.fusion {
         Fusion::Fused => Prologue::RmsNorm { eps_bits },
         Fusion::Separate => Prologue::None,
-    };
-    let linear = |class: TensorClass, n: u32, k: u32, prologue, epilogue| {
-        let choice = choices.class(class);
-        Operation::Linear { n, k, prologue, epilogue, weight: choice.weight, activation: choice.activation }
     };
     let (heads, kv_heads, head_dim) = (shape.heads, shape.kv_heads, shape.head_dim);
     let qkv = QkvRope {
@@ -42,30 +37,53 @@ pub fn operations(shape: &ModelShape, choices: &PlanChoices) -> BTreeMap<String,
         kv: choices.kv,
     };
     let qkv_n = (heads + 2 * kv_heads) * head_dim;
-    let mut all = BTreeMap::new();
-    let mut add = |n: &str, o: Operation| all.insert(n.to_owned(), o);
-    add(
-        name::EMBED,
-        Operation::Embed {
-            vocab: shape.vocab,
-            hidden: shape.hidden,
-            weight: choices.class(TensorClass::Head).weight,
-        },
-    );
-    add(name::QKV, linear(TensorClass::Qkv, qkv_n, shape.hidden, norm, Epilogue::QkvRope(qkv)));
-    add(
-        name::ATTENTION,
-        Operation::Attention { heads, kv_heads, head_dim, kv: choices.kv, window: shape.sliding_window },
-    );
     let none = Prologue::None;
-    add(name::OUTPUT, linear(TensorClass::Output, shape.hidden, heads * head_dim, none, Epilogue::Add));
-    add(name::GATE_UP, linear(TensorClass::GateUp, 2 * shape.ffn, shape.hidden, norm, Epilogue::SiluGate));
-    add(name::DOWN, linear(TensorClass::Down, shape.hidden, shape.ffn, none, Epilogue::Add));
-    add(name::HEAD, linear(TensorClass::Head, shape.vocab, shape.hidden, norm, Epilogue::Store));
+    let (hidden, weight) = (shape.hidden, choices.class(TensorClass::Head).weight);
+    let mut all = BTreeMap::from([
+        (name::EMBED.to_owned(), Operation::Embed { vocab: shape.vocab, hidden, weight }),
+        (
+            name::ATTENTION.to_owned(),
+            Operation::Attention { heads, kv_heads, head_dim, kv: choices.kv, window: shape.sliding_window },
+        ),
+    ]);
+    for (class, n, k, prologue, epilogue) in [
+        (TensorClass::Qkv, qkv_n, hidden, norm, Epilogue::QkvRope(qkv)),
+        (TensorClass::Output, hidden, heads * head_dim, none, Epilogue::Add),
+        (TensorClass::GateUp, 2 * shape.ffn, hidden, norm, Epilogue::SiluGate),
+        (TensorClass::Down, hidden, shape.ffn, none, Epilogue::Add),
+        (TensorClass::Head, shape.vocab, hidden, norm, Epilogue::Store),
+    ] {
+        let choice = choices.class(class);
+        for phase in [Phase::Decode, Phase::Prefill] {
+            let activation = match phase {
+                Phase::Prefill if choices.differs(class) => choice.prefill,
+                _ => choice.activation,
+            };
+            let operation = Operation::Linear { n, k, prologue, epilogue, weight: choice.weight, activation };
+            all.insert(linear_name(choices, class, phase), operation);
+        }
+    }
     if choices.fusion == Fusion::Separate {
-        add(name::NORM, Operation::RmsNorm { width: shape.hidden, eps_bits });
+        all.insert(name::NORM.to_owned(), Operation::RmsNorm { width: hidden, eps_bits });
     }
     all
+}
+
+/// Name of the linear operation of a class in passes of a phase.
+fn linear_name(choices: &PlanChoices, class: TensorClass, phase: Phase) -> String {
+    match phase {
+        Phase::Prefill if choices.differs(class) => format!("{}{}", name::PREFILL, class.name()),
+        _ => class.name().to_owned(),
+    }
+}
+
+/// The phase that alone runs an operation of a plan whose prompts have passes of their own; `None` where both do.
+pub fn phase_of(choices: &PlanChoices, operation: &str) -> Option<Phase> {
+    if operation.starts_with(name::PREFILL) {
+        return Some(Phase::Prefill);
+    }
+    let differs = |class: &TensorClass| class.name() == operation && choices.differs(*class);
+    TensorClass::ALL.iter().any(differs).then_some(Phase::Decode)
 }
 
 /// Names of packed tensors.
@@ -103,7 +121,8 @@ fn run(operation: &str, rows: RowSet, bindings: Vec<Binding>) -> Step {
     Step::Run { operation: operation.to_owned(), rows, bindings, barrier: true }
 }
 
-fn steps(shape: &ModelShape, choices: &PlanChoices) -> Vec<Step> {
+fn steps(shape: &ModelShape, choices: &PlanChoices, phase: Phase) -> Vec<Step> {
+    let linear = |class| linear_name(choices, class, phase);
     let separate = choices.fusion == Fusion::Separate;
     let weight = |n: String| Source::Weight(n);
     let embed = if shape.tied_embeddings { tensor::HEAD } else { tensor::EMBED };
@@ -153,7 +172,7 @@ fn steps(shape: &ModelShape, choices: &PlanChoices) -> Vec<Step> {
             qkv.push(bind(slot::Q_NORM, named("q_norm")));
             qkv.push(bind(slot::K_NORM, named("k_norm")));
         }
-        out.push(run(name::QKV, RowSet::All, qkv));
+        out.push(run(&linear(TensorClass::Qkv), RowSet::All, qkv));
         out.push(run(
             name::ATTENTION,
             RowSet::All,
@@ -168,16 +187,16 @@ fn steps(shape: &ModelShape, choices: &PlanChoices) -> Vec<Step> {
             ],
         ));
         out.push(run(
-            name::OUTPUT,
+            &linear(TensorClass::Output),
             RowSet::All,
             vec![bind(slot::X, buffer(ATTENDED)), bind(slot::W, named("o")), bind(slot::OUT, buffer(HIDDEN))],
         ));
         let ffn_norm = tensor::layer(l, "ffn_norm");
         let mut gate_up = norm_then(&mut out, RowSet::All, HIDDEN, NORMED, ffn_norm);
         gate_up.extend([bind(slot::W, named("gate_up")), bind(slot::OUT, buffer(FFN))]);
-        out.push(run(name::GATE_UP, RowSet::All, gate_up));
+        out.push(run(&linear(TensorClass::GateUp), RowSet::All, gate_up));
         out.push(run(
-            name::DOWN,
+            &linear(TensorClass::Down),
             RowSet::All,
             vec![bind(slot::X, buffer(FFN)), bind(slot::W, named("down")), bind(slot::OUT, buffer(HIDDEN))],
         ));
@@ -233,7 +252,11 @@ pub fn compose(
         kv: choices.kv,
         operations,
         buffers: buffers(shape, choices),
-        steps: steps(shape, choices),
+        steps: steps(shape, choices, Phase::Decode),
+        prefill_steps: match choices.separates_prefill() {
+            true => steps(shape, choices, Phase::Prefill),
+            false => Vec::new(),
+        },
         logits: LOGITS.to_owned(),
         batching: choices.batching.clone(),
         spin: choices.spin,

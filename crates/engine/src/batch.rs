@@ -1,5 +1,7 @@
 //! The rows of one forward pass. Filled anew for every pass, without allocating once it has grown.
 
+use plan::Phase;
+
 /// Rows (tokens) of one pass with the block tables of their sequences.
 ///
 /// Rows of one sequence are adjacent and ascending in position.
@@ -12,6 +14,7 @@ pub struct Batch {
     /// `[sequences][max_blocks]`, unused entries 0.
     pub(crate) tables: Vec<u32>,
     pub(crate) logit_rows: Vec<u32>,
+    phase: Phase,
     max_blocks: usize,
     block_tokens: u32,
 }
@@ -22,8 +25,9 @@ impl Batch {
         Self { max_blocks: max_blocks as usize, block_tokens: block_tokens.max(1), ..Self::default() }
     }
 
-    /// Forgets all rows and sequences.
-    pub fn clear(&mut self) {
+    /// Forgets all rows and sequences; the next ones are of this phase.
+    pub fn begin(&mut self, phase: Phase) {
+        self.phase = phase;
         self.tokens.clear();
         self.positions.clear();
         self.slots.clear();
@@ -59,6 +63,11 @@ impl Batch {
     /// Asks for the logits of a row; rows are asked for in ascending order.
     pub fn want_logits(&mut self, row: u32) {
         self.logit_rows.push(row);
+    }
+
+    /// What its rows are, for plans that tell prompts apart.
+    pub fn phase(&self) -> Phase {
+        self.phase
     }
 
     /// Rows so far.

@@ -4,8 +4,8 @@ use crate::error::EngineError;
 use crate::sizes::Sizes;
 use plan::operation::slot;
 use plan::{
-    Binding, Buffer, Epilogue, KernelEntry, Manifest, Operation, Plan, PlannedOperation, Prologue, QkvRope,
-    RowSet, Source, Step,
+    Binding, Buffer, Epilogue, KernelEntry, Manifest, Operation, Phase, Plan, PlannedOperation, Prologue,
+    QkvRope, RowSet, Source, Step,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,34 +37,10 @@ pub fn check_plan(plan: &Plan, manifest: &Manifest, sizes: &Sizes) -> Outcome<()
     for (name, planned) in &plan.operations {
         checker.check_operation(name, planned)?;
     }
-    let mut written: BTreeSet<&Source> = BTreeSet::new();
-    let gathered: Vec<(Source, Source)> = plan
-        .steps
-        .iter()
-        .filter_map(|step| match step {
-            Step::GatherLogitRows { from, to } => {
-                Some((Source::Buffer(from.clone()), Source::Buffer(to.clone())))
-            }
-            Step::Run { .. } => None,
-        })
-        .collect();
-    let mut gathers = gathered.iter();
-    for (index, step) in plan.steps.iter().enumerate() {
-        match step {
-            Step::Run { operation, rows, bindings, .. } => {
-                checker.check_step(index, operation, *rows, bindings, &mut written)?;
-            }
-            Step::GatherLogitRows { from, to } => {
-                checker.check_gather(index, from, to)?;
-                if let Some((from, to)) = gathers.next() {
-                    checker.check_written(index, from, &written)?;
-                    written.insert(to);
-                }
-            }
-        }
+    for phase in plan.phases() {
+        checker.check_steps(plan.steps_of(*phase))?;
     }
-    checker.check_logits(&written)?;
-    checker.check_barriers()
+    Ok(())
 }
 
 /// The manifest's entries of the kernels that the plan names.
@@ -153,6 +129,38 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
+    /// Every step fits its operation, reads what was written before, and the logits come out at the end.
+    fn check_steps(&self, steps: &'a [Step]) -> Outcome<()> {
+        let mut written: BTreeSet<&Source> = BTreeSet::new();
+        let gathered: Vec<(Source, Source)> = steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::GatherLogitRows { from, to } => {
+                    Some((Source::Buffer(from.clone()), Source::Buffer(to.clone())))
+                }
+                Step::Run { .. } => None,
+            })
+            .collect();
+        let mut targets: BTreeSet<&Source> = BTreeSet::new();
+        let mut gathers = gathered.iter();
+        for (index, step) in steps.iter().enumerate() {
+            match step {
+                Step::Run { operation, rows, bindings, .. } => {
+                    self.check_step(index, operation, *rows, bindings, &mut written, &targets)?;
+                }
+                Step::GatherLogitRows { from, to } => {
+                    self.check_gather(index, from, to)?;
+                    if let Some((from, to)) = gathers.next() {
+                        self.check_written(index, from, &written, &targets)?;
+                        targets.insert(to);
+                    }
+                }
+            }
+        }
+        self.check_logits(&written)?;
+        self.check_barriers(steps)
+    }
+
     /// Buckets without gap or overlap, kernels that exist, compute this operation and may run so.
     fn check_operation(&self, name: &str, planned: &PlannedOperation) -> Outcome<()> {
         let operation = &planned.operation;
@@ -197,10 +205,16 @@ impl<'a> Checker<'a> {
 
     /// Most rows that the steps of an operation work on: those whose logits are wanted, or all of a pass.
     fn most_rows(&self, name: &str) -> u32 {
-        let all = self.plan.steps.iter().any(|step| {
-            matches!(step, Step::Run { operation, rows, .. } if operation == name && *rows == RowSet::All)
-        });
-        if all { self.sizes.max_rows } else { self.sizes.logit_rows }
+        let most = |phase: &Phase| {
+            let all = self.plan.steps_of(*phase).iter().any(|step| {
+                matches!(step, Step::Run { operation, rows, .. } if operation == name && *rows == RowSet::All)
+            });
+            if all { self.sizes.rows_of(*phase) } else { 0 }
+        };
+        match self.plan.phases().iter().map(most).max() {
+            None | Some(0) => self.sizes.logit_rows,
+            Some(most) => most,
+        }
     }
 
     fn check_kernel(
@@ -265,6 +279,7 @@ impl<'a> Checker<'a> {
         rows: RowSet,
         bindings: &'a [Binding],
         written: &mut BTreeSet<&'a Source>,
+        gathered: &BTreeSet<&Source>,
     ) -> Outcome<()> {
         let place = format!("step {index} (`{name}`)");
         let planned = self
@@ -286,16 +301,23 @@ impl<'a> Checker<'a> {
         }
         let (reads, writes) = effects(operation, bindings);
         for read in reads {
-            self.check_written(index, read, written)?;
+            self.check_written(index, read, written, gathered)?;
         }
         written.extend(writes);
         Ok(())
     }
 
     /// Buffers are written before they are read; all else is there from the start.
-    fn check_written(&self, index: usize, read: &Source, written: &BTreeSet<&Source>) -> Outcome<()> {
+    fn check_written(
+        &self,
+        index: usize,
+        read: &Source,
+        written: &BTreeSet<&Source>,
+        gathered: &BTreeSet<&Source>,
+    ) -> Outcome<()> {
         if let Source::Buffer(name) = read
             && !written.contains(read)
+            && !gathered.contains(read)
         {
             let problem = format!("reads buffer `{name}`, which no step before it writes");
             return Err(self.refuse(format!("step {index}"), problem));
@@ -404,9 +426,9 @@ impl<'a> Checker<'a> {
     }
 
     /// Steps that may overlap (no barrier between them) touch nothing that another of them writes.
-    fn check_barriers(&self) -> Outcome<()> {
+    fn check_barriers(&self, steps: &[Step]) -> Outcome<()> {
         let mut open: Vec<(usize, Vec<&Source>, Vec<&Source>)> = Vec::new();
-        for (index, step) in self.plan.steps.iter().enumerate() {
+        for (index, step) in steps.iter().enumerate() {
             let Step::Run { operation, bindings, barrier, .. } = step else {
                 // The executor puts barriers around gathers.
                 open.clear();

@@ -22,7 +22,8 @@ pub enum Profiling {
 pub struct Executor {
     // Fields are dropped in this order: threads end before the memory and the kernels that they use.
     pool: Pool,
-    program: Program,
+    /// One for each phase of the plan, in its order.
+    programs: Vec<Program>,
     memory: Memory,
     bundle: Bundle,
     logit_rows: usize,
@@ -36,13 +37,15 @@ impl Executor {
     /// Memory or threads that the system refuses.
     pub fn new(bundle: Bundle, options: &EngineOptions) -> Result<Self, EngineError> {
         let memory = Memory::new(&bundle, scratch_need(&bundle))?;
-        let program = Program::new(&bundle, &memory)?;
+        let phases = bundle.plan.phases().iter();
+        let programs =
+            phases.map(|phase| Program::new(&bundle, *phase, &memory)).collect::<Result<_, _>>()?;
         let processors = match options.pinning {
             Pinning::Pinned => allowed_processors()?,
             Pinning::Free => Vec::new(),
         };
         let pool = Pool::new(bundle.sizes.threads, bundle.plan.spin, &processors)?;
-        Ok(Self { pool, program, memory, bundle, logit_rows: 0 })
+        Ok(Self { pool, programs, memory, bundle, logit_rows: 0 })
     }
 
     /// The plan that runs.
@@ -90,8 +93,10 @@ impl Executor {
             to.u32s_mut()[..from.len()].copy_from_slice(from);
         }
         let logit_rows = batch.logit_rows.len();
-        self.program.prepare(batch.rows() as u32, logit_rows as u32, batch.sequences() as u32);
-        let program = &self.program;
+        let at = self.bundle.plan.phases().iter().position(|p| *p == batch.phase()).unwrap_or(0);
+        let program = &mut self.programs[at];
+        program.prepare(batch.rows() as u32, logit_rows as u32, batch.sequences() as u32);
+        let program = &*program;
         self.pool.run(&|member| {
             // SAFETY: memory and kernels are fields of `self`, which is borrowed for the run; the inputs were
             // checked against the plan's sizes; the pool makes every member walk.
@@ -138,12 +143,12 @@ impl Executor {
 
     /// Begins (with zeros) or ends the timing of steps.
     pub fn set_profiling(&mut self, profiling: Profiling) {
-        self.program.set_profiling(profiling);
+        self.programs.iter_mut().for_each(|program| program.set_profiling(profiling));
     }
 
-    /// Times of the steps since profiling began.
+    /// Times of the steps since profiling began, phase by phase.
     pub fn profile(&self) -> Vec<StepProfile> {
-        self.program.profile()
+        self.programs.iter().flat_map(Program::profile).collect()
     }
 }
 
@@ -152,8 +157,9 @@ fn check_batch(batch: &Batch, bundle: &Bundle) -> Result<(), EngineError> {
     let sizes = &bundle.sizes;
     let refuse = |problem: String| Err(EngineError::Batch(problem));
     let rows = batch.rows();
-    if rows == 0 || rows > sizes.max_rows as usize {
-        return refuse(format!("{rows} rows, not 1 to {}", sizes.max_rows));
+    let most = sizes.rows_of(batch.phase());
+    if rows == 0 || rows > most as usize {
+        return refuse(format!("{rows} rows, not 1 to {most}"));
     }
     if batch.max_blocks() != sizes.max_blocks as usize || batch.sequences() > sizes.max_sequences as usize {
         return refuse(format!(

@@ -6,7 +6,7 @@ use crate::error::EngineError;
 use crate::memory::Memory;
 use kernel_abi::{Broken, KernelFn, Member};
 use plan::operation::int;
-use plan::{ArgsV1, Launch, RowBucket, RowSet, Source, Step, TensorV1};
+use plan::{ArgsV1, Launch, Phase, RowBucket, RowSet, Source, Step, TensorV1};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -106,9 +106,9 @@ fn step_shared(bundle: &Bundle, operation: &str) -> u64 {
 
 /// Where in the shared scratch each step's part begins. Steps without a barrier between them may overlap in time, so
 /// they get different parts.
-fn shared_offsets(bundle: &Bundle) -> (Vec<u64>, u64) {
+fn shared_offsets(bundle: &Bundle, phase: Phase) -> (Vec<u64>, u64) {
     let (mut offsets, mut next, mut total) = (Vec::new(), 0u64, 0u64);
-    for step in &bundle.plan.steps {
+    for step in bundle.plan.steps_of(phase) {
         offsets.push(next);
         match step {
             Step::Run { operation, barrier, .. } => {
@@ -128,17 +128,18 @@ pub fn scratch_need(bundle: &Bundle) -> ScratchNeed {
     let launches = used.filter_map(|k| bundle.manifest.kernels.get(&k.kernel)).map(|k| &k.launch);
     let thread = launches.map(|launch| launch.scratch_bytes).max().unwrap_or(0);
     let clamp = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    ScratchNeed { thread: clamp(thread.saturating_add(63) & !63), shared: clamp(shared_offsets(bundle).1) }
+    let shared = bundle.plan.phases().iter().map(|phase| shared_offsets(bundle, *phase).1).max().unwrap_or(0);
+    ScratchNeed { thread: clamp(thread.saturating_add(63) & !63), shared: clamp(shared) }
 }
 
 impl Program {
-    /// Attaches the plan's steps to memory. The bundle was checked; names resolve.
+    /// Attaches the plan's steps of a phase to memory. The bundle was checked; names resolve.
     ///
     /// # Errors
     /// `Plan` where a name does not resolve after all.
-    pub fn new(bundle: &Bundle, memory: &Memory) -> Result<Self, EngineError> {
-        let (offsets, _) = shared_offsets(bundle);
-        let steps = &bundle.plan.steps;
+    pub fn new(bundle: &Bundle, phase: Phase, memory: &Memory) -> Result<Self, EngineError> {
+        let (offsets, _) = shared_offsets(bundle, phase);
+        let steps = bundle.plan.steps_of(phase);
         let mut actions = Vec::with_capacity(steps.len());
         for (index, step) in steps.iter().enumerate() {
             let missing = |what: &str| EngineError::Plan {

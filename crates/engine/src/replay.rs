@@ -2,6 +2,7 @@
 
 use crate::error::EngineError;
 use crate::executor::Executor;
+use plan::Phase;
 use std::time::{Duration, Instant};
 
 /// A pass with made-up tokens.
@@ -36,6 +37,7 @@ impl Executor {
                 if context == 0 || context > sizes.max_context {
                     return Err(EngineError::Batch(format!("a context of {context} tokens")));
                 }
+                batch.begin(Phase::Decode);
                 for sequence in 0..sequences.min(sizes.max_rows + 1) {
                     begin(&mut batch, context);
                     let row = batch.push(token(sequence), context - 1);
@@ -47,6 +49,7 @@ impl Executor {
                 if rows == 0 || end > sizes.max_context {
                     return Err(EngineError::Batch(format!("positions {start} to {end}")));
                 }
+                batch.begin(Phase::Prefill);
                 begin(&mut batch, end);
                 for position in start..end {
                     batch.push(token(position), position);
@@ -63,13 +66,14 @@ impl Executor {
         Ok(times)
     }
 
-    /// Evaluates a text from its start and hands `(position, logits)` of the tokens from position `from` on to `visit`,
-    /// in order. Passes with logits have at most `chunk` rows. Overwrites the cache.
+    /// Evaluates a text from its start, all of it as tokens of this phase, and hands `(position, logits)` of the tokens from
+    /// position `from` on to `visit`, in order. Passes with logits have at most `chunk` rows. Overwrites the cache.
     ///
     /// # Errors
     /// `Batch` if the text is empty, longer than the context, or has a token beyond the vocabulary.
     pub fn logits_for(
         &mut self,
+        phase: Phase,
         tokens: &[u32],
         from: usize,
         chunk: u32,
@@ -81,14 +85,15 @@ impl Executor {
             return Err(EngineError::Batch(problem));
         }
         let vocab = self.plan().model.vocab as usize;
-        let chunk = chunk.clamp(1, sizes.max_rows.min(sizes.logit_rows)) as usize;
+        let most = sizes.rows_of(phase);
+        let chunk = chunk.clamp(1, most.min(sizes.logit_rows)) as usize;
         let pages: Vec<u32> = (0..sizes.max_blocks).collect();
         let mut batch = self.new_batch();
         let (before, scored) = tokens.split_at(from.min(tokens.len()));
-        let silent = before.chunks(sizes.max_rows as usize).map(|part| (part, false));
+        let silent = before.chunks(most as usize).map(|part| (part, false));
         let mut start = 0;
         for (part, wanted) in silent.chain(scored.chunks(chunk).map(|part| (part, true))) {
-            batch.clear();
+            batch.begin(phase);
             batch.begin_sequence(&pages);
             for (offset, token) in part.iter().enumerate() {
                 let row = batch.push(*token, (start + offset) as u32);

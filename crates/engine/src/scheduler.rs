@@ -5,11 +5,16 @@
 //! first. A sequence gets pages for all its known tokens when it is admitted and one more whenever it grows; when
 //! none is left, the youngest running sequence gives its pages up and is computed again later. So everything that
 //! waits is younger than everything that runs, and the oldest always advances.
+//!
+//! Where prompts have passes of their own (see [`plan::Phase`]), the two kinds take turns while there are rows of both: a
+//! pass of at most `prefill_chunk` prompt rows, then one row of every sequence that generates. Only pages of prompt tokens
+//! are findable then: a token has other bits as part of a prompt than generated.
 
 use crate::batch::Batch;
 use crate::options::PrefixCache;
 use crate::pages::{PageKey, PagePool, ROOT};
 use crate::request::{FinishReason, Request, RequestId};
+use plan::Phase;
 use std::collections::{HashMap, VecDeque};
 
 /// Bounds of a pass and of the cache.
@@ -18,7 +23,9 @@ pub struct Limits {
     /// At most `max_rows` and `logit_rows`.
     pub max_sequences: u32,
     pub max_rows: u32,
-    /// Most prefill rows of a pass that also decodes.
+    /// Whether prompts have passes of their own.
+    pub separate: bool,
+    /// Most prefill rows of a pass that also decodes (or that comes before one).
     pub prefill_chunk: u32,
     /// Most rows of a pass whose logits are computed.
     pub logit_rows: u32,
@@ -50,6 +57,11 @@ struct Sequence {
 impl Sequence {
     fn pending(&self) -> usize {
         self.tokens.len() - self.computed
+    }
+
+    /// What its next row is.
+    fn phase(&self) -> Phase {
+        if self.computed < self.prompt { Phase::Prefill } else { Phase::Decode }
     }
 
     fn wants_token(&self) -> bool {
@@ -110,6 +122,8 @@ pub struct Scheduler {
     /// Oldest first.
     running: Vec<RequestId>,
     pass: Pass,
+    /// Phase of the last pass.
+    last: Phase,
     prefix: PrefixCounters,
 }
 
@@ -129,6 +143,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             pass: Pass::default(),
+            last: Phase::default(),
             prefix: PrefixCounters::default(),
         }
     }
@@ -224,7 +239,6 @@ impl Scheduler {
     /// Fills `batch` with the rows of the next pass; returns whether there are any. [`Self::commit`] follows when
     /// the pass has run.
     pub fn schedule(&mut self, batch: &mut Batch) -> bool {
-        batch.clear();
         self.pass.admitted.clear();
         self.pass.preempted.clear();
         self.pass.logits.clear();
@@ -232,26 +246,78 @@ impl Scheduler {
         // One logit row is kept for each sequence that this pass may hold; prompt logits take the others.
         let together = (self.running.len() + self.waiting.len()).min(self.limits.max_sequences as usize);
         let mut spare_logits = self.limits.logit_rows as usize - together;
-        self.add_decode_rows(batch);
-        let decode_rows = batch.rows();
-        let mut budget = self.limits.max_rows as usize - decode_rows;
-        if decode_rows > 0 {
-            budget = budget.min(self.limits.prefill_chunk as usize);
+        if !self.limits.separate {
+            batch.begin(Phase::Decode);
+            self.add_decode_rows(batch);
+            let decode_rows = batch.rows();
+            let mut budget = self.limits.max_rows as usize - decode_rows;
+            if decode_rows > 0 {
+                budget = budget.min(self.limits.prefill_chunk as usize);
+            }
+            self.add_pending(None, &mut budget, &mut spare_logits, batch);
+            self.admit(budget, &mut spare_logits, batch);
+            return batch.rows() > 0;
         }
-        for place in 0..self.running.len() {
-            let id = self.running[place];
-            if budget > 0 && self.sequences.get(&id).is_some_and(|s| s.pending() > 1) {
-                budget -= self.add_rows(id, budget, &mut spare_logits, batch);
+        let generates = |s: &Sequence| s.phase() == Phase::Decode;
+        let decodes = self.running.iter().any(|id| self.sequences.get(id).is_some_and(generates));
+        // Turns are taken; where one kind has no rows (those that generate may all have lost their pages), the other runs.
+        let turn = if decodes && self.last == Phase::Prefill { Phase::Decode } else { Phase::Prefill };
+        let other = if turn == Phase::Decode { Phase::Prefill } else { Phase::Decode };
+        for phase in [turn, other] {
+            batch.begin(phase);
+            if phase == Phase::Prefill {
+                let most = if decodes { self.limits.prefill_chunk } else { self.limits.max_rows };
+                let mut budget = most.min(self.limits.max_rows) as usize;
+                self.add_pending(Some(phase), &mut budget, &mut spare_logits, batch);
+                self.admit(budget, &mut spare_logits, batch);
+            } else {
+                self.add_decode_rows(batch);
+                // Generated tokens of sequences that lost their pages are computed again as what they are.
+                let mut budget = self.limits.max_sequences as usize - batch.rows();
+                self.add_pending(Some(phase), &mut budget, &mut spare_logits, batch);
+            }
+            if batch.rows() > 0 {
+                self.last = phase;
+                return true;
             }
         }
+        false
+    }
+
+    /// Rows of running sequences that lack more than their last token (or, where a phase is named, of those in it: all rows of
+    /// prompts, and generated tokens but for the last), oldest first.
+    fn add_pending(
+        &mut self,
+        phase: Option<Phase>,
+        budget: &mut usize,
+        spare_logits: &mut usize,
+        batch: &mut Batch,
+    ) {
+        for place in 0..self.running.len() {
+            let id = self.running[place];
+            let lacks = |s: &Sequence| match phase {
+                None | Some(Phase::Decode) => s.pending() > 1 && phase.is_none_or(|p| p == s.phase()),
+                Some(Phase::Prefill) => s.phase() == Phase::Prefill,
+            };
+            if *budget > 0 && self.sequences.get(&id).is_some_and(lacks) {
+                *budget -= self.add_rows(id, *budget, spare_logits, batch);
+            }
+        }
+    }
+
+    /// Admits waiting sequences, oldest first, while there is room for their rows.
+    fn admit(&mut self, mut budget: usize, spare_logits: &mut usize, batch: &mut Batch) {
         while budget > 0
             && self.pass.preempted.is_empty()
             && self.running.len() < self.limits.max_sequences as usize
         {
             let Some(id) = self.admit_next() else { break };
-            budget -= self.add_rows(id, budget, &mut spare_logits, batch);
+            // All of its prompt may be cached, if it was admitted before.
+            let ready = self.sequences.get(&id).is_some_and(|s| s.phase() == Phase::Decode);
+            if !(self.limits.separate && ready) {
+                budget -= self.add_rows(id, budget, spare_logits, batch);
+            }
         }
-        batch.rows() > 0
     }
 
     /// One row for each sequence that only lacks its last token, oldest first.
@@ -260,7 +326,9 @@ impl Scheduler {
         let mut place = 0;
         while place < self.running.len() {
             let id = self.running[place];
-            if self.sequences.get(&id).is_none_or(|s| s.pending() != 1) {
+            let separate = self.limits.separate;
+            let last = |s: &Sequence| s.pending() == 1 && !(separate && s.phase() == Phase::Prefill);
+            if !self.sequences.get(&id).is_some_and(last) {
                 place += 1;
                 continue;
             }
@@ -304,7 +372,10 @@ impl Scheduler {
         let whole = sequence.tokens.len().div_ceil(block_tokens);
         if sequence.prompt_logits_from.is_none() {
             // At least one row must run, to give logits.
-            let findable = &sequence.tokens[..sequence.tokens.len() - 1];
+            let mut findable = &sequence.tokens[..sequence.tokens.len() - 1];
+            if self.limits.separate {
+                findable = &findable[..findable.len().min(sequence.prompt)];
+            }
             sequence.chain = self.pool.acquire_prefix(findable, &mut sequence.pages);
             sequence.published = sequence.pages.len();
             sequence.computed = sequence.pages.len() * block_tokens;
@@ -344,6 +415,9 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get(&id) else { return 0 };
         let start = sequence.computed;
         let mut rows = sequence.pending().min(budget);
+        if self.limits.separate && sequence.phase() == Phase::Prefill {
+            rows = rows.min(sequence.prompt - start);
+        }
         // Every sequence has one logit row of its own; prompt logits beyond it come from the spare ones.
         let prompt_from = sequence.prompt_logits_from.filter(|from| *from < sequence.prompt);
         if let Some(from) = prompt_from {
@@ -383,7 +457,9 @@ impl Scheduler {
                 *from = (*from).max(sequence.computed);
             }
             let block_tokens = self.pool.block_tokens();
-            while (sequence.published + 1) * block_tokens <= sequence.computed {
+            let findable =
+                if self.limits.separate { sequence.computed.min(sequence.prompt) } else { sequence.computed };
+            while (sequence.published + 1) * block_tokens <= findable {
                 let start = sequence.published * block_tokens;
                 let tokens = &sequence.tokens[start..start + block_tokens];
                 let page = sequence.pages[sequence.published];

@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::options::{EngineOptions, PrefixCache};
 use crate::scheduler::Limits;
-use plan::Plan;
+use plan::{Phase, Plan};
 
 /// Sizes of a running executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct Sizes {
     pub threads: u32,
     /// Most rows of a pass.
     pub max_rows: u32,
+    /// Whether prompts have passes of their own; then passes over generated tokens have at most `max_sequences` rows.
+    pub separate: bool,
     pub max_sequences: u32,
     /// Most rows of a pass whose logits are computed.
     pub logit_rows: u32,
@@ -78,6 +80,7 @@ impl Sizes {
         Ok(Self {
             threads: positive(threads, "target.threads")?,
             max_rows,
+            separate: plan.separates_prefill(),
             max_sequences: max_sequences.min(logit_rows),
             logit_rows,
             block_tokens,
@@ -88,11 +91,17 @@ impl Sizes {
         })
     }
 
+    /// Most rows of a pass of this phase.
+    pub fn rows_of(&self, phase: Phase) -> u32 {
+        if self.separate && phase == Phase::Decode { self.max_sequences } else { self.max_rows }
+    }
+
     /// The scheduler's bounds.
     pub fn limits(&self, prefix_cache: PrefixCache) -> Limits {
         Limits {
             max_sequences: self.max_sequences,
             max_rows: self.max_rows,
+            separate: self.separate,
             prefill_chunk: self.prefill_chunk,
             logit_rows: self.logit_rows,
             max_context: self.max_context,

@@ -5,6 +5,7 @@ use engine::pages::{PagePool, ROOT};
 use engine::request::{FinishReason, Request, RequestId};
 use engine::scheduler::{Limits, Purpose, Scheduler};
 use engine::{Batch, PrefixCache};
+use plan::Phase;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +13,7 @@ fn limits() -> Limits {
     Limits {
         max_sequences: 4,
         max_rows: 12,
+        separate: false,
         prefill_chunk: 5,
         logit_rows: 6,
         max_context: 48,
@@ -40,6 +42,10 @@ fn pass(scheduler: &mut Scheduler, batch: &mut Batch) -> Result<Vec<RequestId>, 
     prop_assert!(batch.sequences() <= bounds.max_sequences as usize);
     prop_assert!(batch.logit_rows().len() <= bounds.logit_rows as usize);
     prop_assert_eq!(batch.logit_rows().len(), scheduler.pass().logits.len());
+    if bounds.separate && batch.phase() == Phase::Decode {
+        prop_assert!(batch.rows() <= bounds.max_sequences as usize);
+        prop_assert!(scheduler.pass().logits.iter().all(|row| row.purpose == Purpose::Next));
+    }
     let rows = scheduler.pass().logits.clone();
     let mut ended = Vec::new();
     scheduler.commit(&mut ended);
@@ -77,9 +83,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_leaks_and_all_end(orders in orders(), sharing: bool) {
+    fn nothing_leaks_and_all_end(orders in orders(), sharing: bool, separate: bool) {
         let prefix_cache = if sharing { PrefixCache::On } else { PrefixCache::Off };
-        let bounds = Limits { prefix_cache, ..limits() };
+        let bounds = Limits { prefix_cache, separate, ..limits() };
         let mut scheduler = Scheduler::new(bounds);
         let mut batch = batch(&bounds);
         let mut open = BTreeSet::new();
@@ -124,8 +130,8 @@ proptest! {
     /// Tokens of a request do not depend on its company, on preemption or on prefixes: every row of a sequence is
     /// scheduled once per residence, in order, with the right token and position.
     #[test]
-    fn rows_cover_every_token(lengths in prop::collection::vec((1usize..20, 1u32..20), 1..12)) {
-        let bounds = Limits { pages: 12, ..limits() };
+    fn rows_cover_every_token(lengths in prop::collection::vec((1usize..20, 1u32..20), 1..12), separate: bool) {
+        let bounds = Limits { pages: 12, separate, ..limits() };
         let mut scheduler = Scheduler::new(bounds);
         let mut batch = batch(&bounds);
         let mut outputs: BTreeMap<RequestId, Vec<u32>> = BTreeMap::new();
@@ -178,6 +184,32 @@ fn decoding_goes_on_beside_a_long_prefill() {
         assert_eq!(last, if round == 5 { 2 } else { 1 });
         scheduler.commit(&mut Vec::new());
         scheduler.append(short.id, 9);
+    }
+}
+
+#[test]
+fn prompts_and_generated_tokens_take_turns_where_they_have_passes_of_their_own() {
+    let bounds = Limits { max_context: 64, separate: true, ..limits() };
+    let mut scheduler = Scheduler::new(bounds);
+    let mut batch = batch(&bounds);
+    let (short, long) = (Request::new(1, vec![1, 2], 20), Request::new(2, (0..12).collect(), 3));
+    let mut turn = |scheduler: &mut Scheduler| {
+        assert!(scheduler.schedule(&mut batch));
+        scheduler.check().expect("sound");
+        let rows = scheduler.pass().logits.clone();
+        scheduler.commit(&mut Vec::new());
+        rows.iter().for_each(|row| drop(scheduler.append(row.id, 9)));
+        (batch.phase(), batch.rows(), rows.len())
+    };
+    scheduler.submit(&short).expect("fits");
+    assert_eq!(turn(&mut scheduler), (Phase::Prefill, 2, 1));
+    assert_eq!(turn(&mut scheduler), (Phase::Decode, 1, 1));
+    scheduler.submit(&long).expect("fits");
+    // Five prompt rows at most, then one of every sequence that generates.
+    for prompt in [(5, 0), (5, 0), (2, 1)] {
+        assert_eq!(turn(&mut scheduler), (Phase::Prefill, prompt.0, prompt.1));
+        let both = usize::from(prompt.1 == 1);
+        assert_eq!(turn(&mut scheduler), (Phase::Decode, 1 + both, 1 + both));
     }
 }
 

@@ -5,7 +5,8 @@
 //! cargo run --release -p kernels --example bench_linear -- OPERATION ROWS THREADS ROUNDS GENERATOR[:axis=value,...] ...
 //! cargo run --release -p kernels --example bench_linear -- gate-up 64 1 20 linear-avx512vnni:tile=6 linear-avx512vnni:tile=7
 //! ```
-//! Operations: `qkv`, `o`, `gate-up`, `down` (u4, group 32), `head` (u8), and `o-f32`, `o-bf16`, `o-q4f32`, `o-i16`.
+//! Operations: `qkv`, `o`, `gate-up`, `down` (u4, group 32), `head` (u8), and `o-f32`, `o-bf16`, `o-q4f32`, `o-i16`;
+//! `qkv-bf16`, `o-q4bf16`, `gate-up-bf16`, `down-bf16`, `head-bf16` with bf16 activations.
 //! `read` as a generator measures a plain read of the same weights. Times are the best of all rounds; with one thread
 //! they are processor time, so that busy neighbours disturb less.
 
@@ -45,6 +46,11 @@ fn operation(name: &str) -> Option<Operation> {
         "gate-up" => linear(3072, 576, NORM, Epilogue::SiluGate, q4, Activation::I8),
         "down" => linear(576, 1536, none, Epilogue::Add, q4, Activation::I8),
         "head" => linear(49152, 576, NORM, Epilogue::Store, q8, Activation::I8),
+        "qkv-bf16" => linear(960, 576, NORM, Epilogue::QkvRope(heads), q4, Activation::Bf16),
+        "o-q4bf16" => linear(576, 576, none, Epilogue::Add, q4, Activation::Bf16),
+        "gate-up-bf16" => linear(3072, 576, NORM, Epilogue::SiluGate, q4, Activation::Bf16),
+        "down-bf16" => linear(576, 1536, none, Epilogue::Add, q4, Activation::Bf16),
+        "head-bf16" => linear(49152, 576, NORM, Epilogue::Store, q8, Activation::Bf16),
         "o-i16" => linear(576, 576, none, Epilogue::Add, q4, Activation::I16),
         "o-q4f32" => linear(576, 576, none, Epilogue::Add, q4, Activation::F32),
         "o-f32" => linear(576, 576, none, Epilogue::Add, weight(WeightFormat::F32), Activation::F32),
@@ -120,7 +126,7 @@ impl Layers {
             Buffer::poisoned(rows.next_multiple_of(16) as usize * 8 * 128 * 4),
             Buffer::poisoned(rows.next_multiple_of(16) as usize * 8 * 128 * 4),
             Buffer::poisoned((scratch * u64::from(threads)) as usize),
-            Buffer::poisoned((shared * u64::from(rows)) as usize),
+            Buffer::poisoned((shared * u64::from(rows + 16)) as usize),
         ];
         let mut weights: Vec<Buffer> = (0..layers).map(|_| Buffer::poisoned(bytes)).collect();
         for w in &mut weights {
@@ -139,7 +145,7 @@ impl Layers {
         args.scratch = buffers[7].tensor().data;
         args.scratch_bytes = scratch;
         args.shared = buffers[8].tensor().data;
-        args.shared_bytes = shared * u64::from(rows);
+        args.shared_bytes = shared * u64::from(rows + 16);
         let args = weights
             .iter_mut()
             .map(|w| {
@@ -218,7 +224,7 @@ fn main() {
     };
     let (scratch, shared) =
         (most(|l| l.scratch_bytes).next_multiple_of(64), most(|l| l.shared_bytes_per_row));
-    let count = if name == "head" { 4 } else { 30 };
+    let count = if name.starts_with("head") { 4 } else { 30 };
     let layers = Layers::new(&operation, rows, threads, count, scratch, shared);
     let (spin, start) = (Spin(AtomicU64::new(0)), Barrier::new(threads as usize));
     let mut best = vec![f64::INFINITY; contenders.len()];

@@ -37,6 +37,8 @@
 //!   Int32 to f32 rounds to nearest even.
 //! * `Bf16`: `x` is rounded to bf16 (nearest even); for each pair `(i, i + 1)`: `acc = fma(x[i+1], w[i+1], acc)`, then
 //!   `acc = fma(x[i], w[i], acc)` (VDPBF16PS; the products are exact, so both variants agree). Values below 2^-126 count as 0.
+//!   Affine weights are rounded to bf16 too (nearest even, from the f32 value above). AMX tiles sum the even and the odd
+//!   inputs of 32 apart before they are added to `acc`: a class of its own.
 //!
 //! The prologue feeds its f32 results into the activation format. Epilogues: `Add`: `out = out + acc`.
 //!

@@ -16,6 +16,6 @@ pub use bundle::{Claim, KernelEntry, Manifest, PLAN_VERSION, RequestLengths, Ten
 pub use layout::{KvDtype, KvLayout, WeightFormat, WeightLayout, Zero};
 pub use operation::{Activation, Epilogue, Operation, Prologue, QkvRope, RowBucket};
 pub use steps::{
-    Batching, Binding, BucketKernel, Buffer, ModelShape, Plan, PlannedOperation, RowSet, Source, Step,
+    Batching, Binding, BucketKernel, Buffer, ModelShape, Phase, Plan, PlannedOperation, RowSet, Source, Step,
 };
 pub use target::{Feature, Target};

@@ -105,7 +105,7 @@ pub enum Activation {
     /// The same with 15-bit activations in two int8 passes: `d = max|x| / 16256`, `xq = round_ties_even(x * (1/d))`,
     /// `hi = (xq + 64) >> 7` (arithmetic), `lo = xq - 128 * hi` (in -64..=63), `s = 128 * s_hi + s_lo`, exact in int32.
     I16,
-    /// bf16 activations and weights, f32 accumulation in pairs, in order of k.
+    /// bf16 activations and weights (affine ones rounded to bf16), f32 accumulation in pairs, in order of k.
     Bf16,
 }
 

@@ -1,5 +1,5 @@
 //! The plan: the ordered steps of one forward pass over a ragged batch of rows, their kernels by row bucket,
-//! buffers and batching policy. Prefill and decode rows share a pass.
+//! buffers and batching policy. Prefill and decode rows share a pass, unless prompts have steps of their own.
 
 use crate::layout::KvLayout;
 use crate::operation::{Operation, RowBucket};
@@ -87,6 +87,20 @@ pub enum Step {
     GatherLogitRows { from: String, to: String },
 }
 
+/// What the rows of a pass are, where a plan tells them apart.
+///
+/// A row's phase follows from its place in the request alone, never from what else runs: so a result does not depend on the
+/// batch even if the two phases have different arithmetic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Generated tokens (and all rows of plans that do not tell them apart).
+    #[default]
+    Decode,
+    /// Tokens of a prompt.
+    Prefill,
+}
+
 /// The kernel for a range of rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BucketKernel {
@@ -116,7 +130,8 @@ pub struct Batching {
     pub max_sequences: u32,
     /// Most rows of one pass (decode rows and prefill rows together).
     pub max_rows: u32,
-    /// Most prefill rows that join a pass which also decodes.
+    /// Most prefill rows that join a pass which also decodes (or, with steps of their own, that come before the next such
+    /// pass).
     pub prefill_chunk: u32,
     /// Pages of the KV cache are `kv_tokens / block_tokens`.
     pub kv_tokens: u32,
@@ -137,9 +152,29 @@ pub struct Plan {
     pub operations: BTreeMap<String, PlannedOperation>,
     pub buffers: Vec<Buffer>,
     pub steps: Vec<Step>,
+    /// Steps of passes over prompt tokens, where prompts have an arithmetic of their own; empty where `steps` serve every pass.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefill_steps: Vec<Step>,
     /// Buffer that holds the logits after the pass: `[logit rows][vocab]`.
     pub logits: String,
     pub batching: Batching,
     /// Rounds a thread spins at a barrier before it parks in the kernel.
     pub spin: u32,
+}
+
+impl Plan {
+    /// Whether prompts have steps of their own.
+    pub fn separates_prefill(&self) -> bool {
+        !self.prefill_steps.is_empty()
+    }
+
+    /// The steps of a pass of this phase.
+    pub fn steps_of(&self, phase: Phase) -> &[Step] {
+        if phase == Phase::Prefill && self.separates_prefill() { &self.prefill_steps } else { &self.steps }
+    }
+
+    /// The phases whose steps differ.
+    pub fn phases(&self) -> &'static [Phase] {
+        if self.separates_prefill() { &[Phase::Decode, Phase::Prefill] } else { &[Phase::Decode] }
+    }
 }

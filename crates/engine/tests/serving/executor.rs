@@ -1,9 +1,16 @@
 use crate::tiny;
 use engine::*;
+use plan::Phase;
 
 pub fn options() -> EngineOptions {
     // Other tests run at the same time: pinned threads of several engines would wait for each other.
     EngineOptions { plan: PlanChoice::Portable, pinning: Pinning::Free, ..EngineOptions::default() }
+}
+
+/// The plan whose prompts have an arithmetic of their own.
+pub fn separate() -> EngineOptions {
+    let features = Some(std::collections::BTreeSet::from([plan::Feature::Avx2]));
+    EngineOptions { plan: PlanChoice::Champion, features, ..options() }
 }
 
 pub fn executor(options: &EngineOptions) -> Executor {
@@ -18,7 +25,7 @@ pub fn text(length: usize, family: u32) -> Vec<u32> {
 fn logits(executor: &mut Executor, tokens: &[u32], chunk: u32) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
     executor
-        .logits_for(tokens, 0, chunk, &mut |position, row| {
+        .logits_for(Phase::Prefill, tokens, 0, chunk, &mut |position, row| {
             assert_eq!(position, all.len());
             all.push(row.to_vec());
         })
@@ -54,6 +61,30 @@ fn chunks_and_threads_do_not_change_a_bit() {
         let mut other = executor(&EngineOptions { threads: Some(threads), ..options() });
         assert_eq!(logits(&mut other, &tokens, chunk), want, "{threads} threads, chunks of {chunk}");
     }
+}
+
+#[test]
+fn a_plan_may_tell_prompts_from_generated_tokens() {
+    let tokens = text(40, 3);
+    let mut executor = executor(&separate());
+    let mut of = |phase, chunk| {
+        let mut all = Vec::new();
+        executor.logits_for(phase, &tokens, 0, chunk, &mut |_, row| all.push(row.to_vec())).expect("fits");
+        all
+    };
+    let (prompt, generated) = (of(Phase::Prefill, 24), of(Phase::Decode, 24));
+    assert_ne!(prompt, generated, "the tiny plan leaves a step out for prompts");
+    assert_eq!(generated, of(Phase::Decode, 1));
+    assert_eq!(prompt, of(Phase::Prefill, 3));
+    assert_eq!(generated, logits(&mut self::executor(&options()), &tokens, 24), "all else is alike");
+    let mut batch = executor.new_batch();
+    batch.begin(Phase::Decode);
+    batch.begin_sequence(&[0, 1]);
+    for position in 0..7 {
+        batch.push(1, position);
+    }
+    let refused = executor.forward(&batch).expect_err("more rows than sequences");
+    assert!(refused.to_string().contains("7 rows, not 1 to 6"), "{refused}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Same prompt, parameters and seed give the same tokens, whatever shares the batch.
 
-use crate::executor::{options, text};
+use crate::executor::{options, separate, text};
 use crate::tiny;
 use engine::*;
 use std::sync::mpsc::Receiver;
@@ -70,6 +70,15 @@ fn outcome(events: &[Event]) -> Vec<(u32, Option<TokenLogprobs>)> {
 
 #[test]
 fn company_chunks_pages_and_prefixes_do_not_matter() {
+    check_invariance(&options);
+}
+
+#[test]
+fn nor_do_they_where_prompts_have_an_arithmetic_of_their_own() {
+    check_invariance(&separate);
+}
+
+fn check_invariance(options: &dyn Fn() -> EngineOptions) {
     let alone = start(EngineOptions { prefix_cache: PrefixCache::Off, threads: Some(1), ..options() });
     let want: Vec<_> = requests()
         .into_iter()

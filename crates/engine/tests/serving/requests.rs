@@ -64,7 +64,9 @@ fn prompt_log_probabilities() {
     let engine = start(options());
     let prompt = text(30, 6);
     let mut rows = Vec::new();
-    executor(&options()).logits_for(&prompt, 0, 24, &mut |_, row| rows.push(row.to_vec())).expect("fits");
+    executor(&options())
+        .logits_for(plan::Phase::Prefill, &prompt, 0, 24, &mut |_, row| rows.push(row.to_vec()))
+        .expect("fits");
     for (id, max_tokens) in [(1, 0), (2, 0), (3, 2)] {
         let mut request = Request::new(id, prompt.clone(), max_tokens);
         request.prompt_logprobs = Some(2);

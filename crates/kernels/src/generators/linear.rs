@@ -11,6 +11,7 @@ use plan::{
 use std::fmt::Write;
 
 const FRAME: &str = include_str!("source/linear_frame.rs");
+const WALK: &str = include_str!("source/linear_walk.rs");
 const FLOAT: &str = include_str!("source/float.rs");
 const SEPARATE: &str = include_str!("source/float_separate.rs");
 const FUSED: &str = include_str!("source/float_fused.rs");
@@ -52,6 +53,10 @@ pub(super) struct Walk {
     pub prologue: PrologueWork,
     /// Bytes of a prepared row.
     pub row_bytes: usize,
+    /// Whether the tile's text walks over units and rows itself, in whole sixteens of rows.
+    pub own: bool,
+    /// Whether prepared rows lie in tiles of sixteen rows by 64 bytes.
+    pub tiled: bool,
     /// Extra scratch of each thread after the raw results, bytes.
     pub unit_scratch: usize,
 }
@@ -110,7 +115,7 @@ impl Linear {
             }
             (Activation::I8 | Activation::I16, WeightFormat::Affine { .. })
             | (Activation::F32, _)
-            | (Activation::Bf16, WeightFormat::Bf16) => {}
+            | (Activation::Bf16, WeightFormat::Bf16 | WeightFormat::Affine { .. }) => {}
             (activation, format) => {
                 return Some(format!("{activation:?} activations do not go with {format:?} weights"));
             }
@@ -169,7 +174,7 @@ impl Linear {
     }
 
     /// Everything of a source but the tile itself: prelude, constants, arithmetic, frame, row tiles. `tile` stands for
-    /// `prepare` and `tile`; `constants` are those of the generator.
+    /// `prepare` and `tile` (or `chunk`); `constants` are those of the generator.
     pub fn source(&self, title: &str, arith: Arith, walk: &Walk, constants: &str, tile: &str) -> String {
         let mut text = prelude::begin(title);
         text.push_str(&self.constants(walk));
@@ -178,11 +183,14 @@ impl Linear {
             Arith::Fused => FUSED,
             Arith::Separate => SEPARATE,
         });
-        for part in [FLOAT, FRAME, tile] {
+        let parts: &[&str] = if walk.own { &[FLOAT, FRAME, tile] } else { &[FLOAT, FRAME, WALK, tile] };
+        for part in parts {
             text.push('\n');
             text.push_str(part);
         }
-        text.push_str(&unit_rows(&walk.heights));
+        if !walk.own {
+            text.push_str(&unit_rows(&walk.heights));
+        }
         text
     }
 
@@ -262,6 +270,7 @@ impl Linear {
             },
         );
         t += &truth("SPLIT", walk.prologue == PrologueWork::Split);
+        t += &truth("TILED", walk.tiled);
         t
     }
 
@@ -269,16 +278,18 @@ impl Linear {
     pub fn launch(&self, walk: &Walk, max_rows: u32) -> Launch {
         let tile = walk.heights.first().copied().unwrap_or(1);
         let results = tile * self.unit(walk.columns) * 4 + walk.unit_scratch;
+        // Tiles are whole, also where rows end within one.
+        let ragged = if walk.own { 15 * walk.row_bytes } else { 0 };
         let rows = walk.chunk.min(max_rows as usize);
         let (phases, own, shared) = match walk.prologue {
             PrologueWork::Direct => (1, 0, 0),
-            PrologueWork::Redundant => (1, rows * walk.row_bytes, 0),
+            PrologueWork::Redundant => (1, rows * walk.row_bytes + ragged, 0),
             PrologueWork::Split => (2, 0, walk.row_bytes),
         };
         Launch {
             phases,
             scratch_bytes: (results + own).next_multiple_of(64) as u64,
-            shared_bytes: 0,
+            shared_bytes: if shared > 0 { ragged as u64 } else { 0 },
             shared_bytes_per_row: shared as u64,
             max_rows,
             max_threads: MAX_THREADS,
@@ -316,7 +327,7 @@ fn unit_rows(heights: &[usize]) -> String {
         let word = if i == 0 || heights[i - 1] > 2 * h { "while" } else { "if" };
         let _ = write!(
             text,
-            "    {word} count - r >= {h} {{\n        rows_tile::<{h}>(a, first + r, acts.add(r * ROW), scratch, sub, subs);\n        r += {h};\n    }}\n"
+            "    {word} count - r >= {h} {{\n        rows_tile::<{h}>(a, first + r, place_row(acts as *mut u8, r), scratch, sub, subs);\n        r += {h};\n    }}\n"
         );
     }
     text.push_str("}\n");

@@ -14,6 +14,16 @@ const TILES: &str = include_str!("source/amx_tiles.rs");
 const ROWS: &str = include_str!("source/linear_int8_rows.rs");
 const INT8: &str = include_str!("source/linear_amx_int8.rs");
 const BF16: &str = include_str!("source/linear_amx_bf16.rs");
+/// Inputs that stay in L1 while all rows pass: some that are whole groups and tiles, or all.
+fn depths(linear: &Linear) -> Vec<u32> {
+    let group = linear.affine().map_or(32, |a| a.group) as u32;
+    let whole =
+        |d: &u32| *d < linear.k as u32 && (linear.k as u32).is_multiple_of(*d) && d.is_multiple_of(group);
+    let mut all: Vec<u32> = [96, 128, 192, 256, 288, 384, 512].into_iter().filter(whole).collect();
+    all.push(linear.k as u32);
+    all
+}
+
 /// Bytes of int32 sums that the int8 kernel keeps at the end of its unit scratch.
 const RESULTS: usize = 4096;
 
@@ -27,7 +37,12 @@ impl LinearAmx {
     pub const BF16: Self = Self { feature: Feature::AmxBf16 };
 
     fn features(&self) -> BTreeSet<Feature> {
-        BTreeSet::from([Feature::Avx2, Feature::Avx512, self.feature])
+        let mut features = BTreeSet::from([Feature::Avx2, Feature::Avx512, self.feature]);
+        if self.feature == Feature::AmxBf16 {
+            // Weights are widened by VCVTNE2PS2BF16.
+            features.insert(Feature::Avx512Bf16);
+        }
+        features
     }
 
     fn fits(&self, linear: &Linear) -> bool {
@@ -60,10 +75,19 @@ impl Generator for LinearAmx {
         if !self.fits(&linear) || !self.features().is_subset(&target.features) {
             return None;
         }
+        let int8 = self.feature == Feature::AmxInt8;
+        let heights = match self.feature {
+            Feature::AmxInt8 => linear::tile_heights(rows, &[1, 4, 8, 12, 16]),
+            _ if rows.high <= 16 => vec![16],
+            _ => vec![16, 32],
+        };
         let mut space = Space::default()
-            .numbers("tile", &linear::tile_heights(rows, &[1, 4, 8, 12, 16]))
+            .numbers("tile", &heights)
             .numbers("columns", &linear::column_blocks(&linear, &[1, 2, 4]));
-        if self.feature == Feature::AmxInt8 {
+        if !int8 {
+            space = space.numbers("depth", &depths(&linear)).choices("rows", &["lines", "tiles"]);
+        }
+        if int8 || linear.affine().is_some() {
             space = space.choices("ahead", &linear::AHEAD);
         }
         if rows.high > 64 {
@@ -74,9 +98,12 @@ impl Generator for LinearAmx {
 
     fn start(&self, operation: &Operation, rows: RowBucket, target: &Target) -> Option<Point> {
         let space = self.space(operation, rows, target)?;
+        let tall = self.feature == Feature::AmxBf16 && rows.high >= 32;
         let fallback = linear::point(&[
-            ("tile", "16"),
+            ("tile", if tall { "32" } else { "16" }),
             ("columns", "2"),
+            ("rows", "lines"),
+            ("depth", "192"),
             ("ahead", "tile"),
             ("chunk", "256"),
             ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
@@ -100,6 +127,8 @@ impl Generator for LinearAmx {
             Activation::I16 => (2, 8),
             Activation::F32 | Activation::Bf16 => (2, 0),
         };
+        let int8 = self.feature == Feature::AmxInt8;
+        let tiled = point.get("rows") == Some("tiles");
         let groups = linear.affine().map_or(1, |a| linear.k / a.group);
         let mut walk = Walk {
             heights: linear::halving(linear::number(self.name(), point, "tile")?),
@@ -110,20 +139,30 @@ impl Generator for LinearAmx {
             },
             chunk: point.number("chunk").unwrap_or(64) as usize,
             prologue: linear::prologue_work(&linear, point),
-            row_bytes: linear::odd_lines(linear.k * width + groups * scales),
+            row_bytes: if tiled {
+                linear.k * width
+            } else {
+                linear::odd_lines(linear.k * width + groups * scales)
+            },
+            own: !int8,
+            tiled,
             unit_scratch: 0,
         };
         let title = format!("{operation}, rows {rows}: {}, {point}.", self.name());
-        let source = if self.feature == Feature::AmxInt8 {
+        let source = if int8 {
             self.int8_source(&linear, &title, &mut walk, linear.ahead(columns, point))
         } else {
-            linear.source(
-                &title,
-                Arith::Fused,
-                &walk,
-                &format!("const NR: usize = {columns};\n\n"),
-                &format!("{TILES}\n{BF16}"),
-            )
+            let ahead = linear.ahead(columns, point);
+            let depth = linear::number(self.name(), point, "depth")?;
+            // Two sets of widened weights, and raw results of all rows of a chunk.
+            let (unit, tile) = (linear.unit(walk.columns), walk.heights.first().copied().unwrap_or(16));
+            let panels = if linear.affine().is_some() { unit / 16 * (depth * 32 + 64) } else { 0 };
+            let most = walk.chunk.min(max_rows as usize).next_multiple_of(tile);
+            walk.unit_scratch = 2 * panels + most * unit * 4;
+            let constants = format!(
+                "const NR: usize = {columns};\nconst DEPTH: usize = {depth};\nconst AHEAD: usize = {ahead};\n\n"
+            );
+            linear.source(&title, Arith::Fused, &walk, &constants, &format!("{TILES}\n{BF16}"))
         };
         Ok(Generated { source, launch: linear.launch(&walk, max_rows), features: self.features() })
     }

@@ -90,6 +90,8 @@ impl Generator for LinearAvx2 {
             chunk: rows_at_once as usize,
             prologue,
             row_bytes,
+            own: false,
+            tiled: false,
             unit_scratch: 0,
         };
         let constants = format!("const AHEAD: usize = {};\n\n", linear.ahead(1, point));

@@ -37,7 +37,9 @@ impl Generator for LinearAvx512 {
 
     fn space(&self, operation: &Operation, rows: RowBucket, target: &Target) -> Option<Space> {
         let linear = Linear::of(operation)?;
-        if linear.activation != self.activation || !self.features().is_subset(&target.features) {
+        // Affine weights with bf16 activations are widened by the AMX kernels and by plain Rust alone.
+        let unlike = linear.activation == Activation::Bf16 && linear.affine().is_some();
+        if linear.activation != self.activation || unlike || !self.features().is_subset(&target.features) {
             return None;
         }
         let mut space = Space::default()
@@ -91,6 +93,8 @@ impl Generator for LinearAvx512 {
             chunk: rows_at_once as usize,
             prologue,
             row_bytes,
+            own: false,
+            tiled: false,
             unit_scratch: 0,
         };
         let constants = format!(

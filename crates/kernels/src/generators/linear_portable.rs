@@ -54,6 +54,8 @@ impl Generator for LinearPortable {
             chunk: if prologue == PrologueWork::Redundant { 64 } else { max_rows.max(1) as usize },
             prologue,
             row_bytes,
+            own: false,
+            tiled: false,
             unit_scratch: 0,
         };
         let title = format!("{operation}, rows {rows}: {NAME}, {point}.");

@@ -80,6 +80,8 @@ impl Generator for LinearVnni {
             chunk,
             prologue,
             row_bytes: linear::odd_lines(linear.k * passes + groups * 8),
+            own: false,
+            tiled: false,
             unit_scratch: 0,
         };
         if unpacked {

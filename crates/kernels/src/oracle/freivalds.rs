@@ -5,7 +5,7 @@
 //! but for probability `p` (Hoeffding), here 1e-12. A row with wrong columns departs by the size of their errors' norm.
 
 use super::activation::{ActivationRow, activations};
-use super::weights::{group_at, weights_of};
+use super::weights::{group_at, weights_for};
 use super::{Rounding, supported};
 use crate::error::KernelError;
 use crate::inputs::CaseInputs;
@@ -84,7 +84,7 @@ impl Freivalds {
         let mut projected = vec![[0.0f64; PROJECTIONS]; k];
         let mut squares = 0.0f64;
         for (row, sign) in signs.iter().enumerate() {
-            let w = weights_of(weight, k, weights, row);
+            let w = weights_for(weight, *activation, k, weights, row);
             for (p, w) in projected.iter_mut().zip(&w) {
                 for (p, sign) in p.iter_mut().zip(sign) {
                     *p += sign * w;

@@ -2,7 +2,7 @@
 
 use super::activation::{ActivationRow, activations};
 use super::rope::{Heads, qkv_epilogue};
-use super::weights::{group_at, quants_of, weights_of};
+use super::weights::{group_at, quants_of, weights_for};
 use super::{CaseOutputs, Rounding, Selection, floored};
 use crate::error::KernelError;
 use crate::inputs::CaseInputs;
@@ -112,7 +112,7 @@ impl Matrix<'_> {
                 let quants = quants_of(&self.layout, self.k, self.bytes, n);
                 tile.factors.iter_mut().zip(quants).for_each(|(f, q)| f[c] = f64::from(q));
             } else {
-                let weights = weights_of(&self.layout, self.k, self.bytes, n);
+                let weights = weights_for(&self.layout, self.activation, self.k, self.bytes, n);
                 tile.factors.iter_mut().zip(weights).for_each(|(f, w)| f[c] = w);
             }
             for g in 0..tile.scales.len() {
@@ -132,7 +132,9 @@ impl Matrix<'_> {
 
     /// One rounded multiply-add for each k.
     fn plain_sums(&self, tile: &Tile, row: &ActivationRow) -> [Bounded; TILE] {
-        let rounded_weights = matches!(self.layout.format, WeightFormat::Affine { zero: Zero::Stored, .. });
+        // Weights as bf16 are exact in every kernel: the sum of scale and minimum is rounded to f32 first, as here.
+        let rounded_weights = self.activation != Activation::Bf16
+            && matches!(self.layout.format, WeightFormat::Affine { zero: Zero::Stored, .. });
         let own = if rounded_weights { 2.0 * U } else { U };
         let (mut sum, mut error) = ([0.0f64; TILE], [0.0f64; TILE]);
         for ((w, x), doubt) in tile.factors.iter().zip(&row.value).zip(&row.doubt) {

@@ -131,8 +131,8 @@ pub fn supported(operation: &Operation) -> Result<(), KernelError> {
                 Activation::I8 | Activation::I16 if !sums_fit(weight, *activation) => {
                     return fail("sums of a group do not fit int32".into());
                 }
-                Activation::Bf16 if weight.format != WeightFormat::Bf16 => {
-                    return fail("bf16 activations need bf16 weights".into());
+                Activation::Bf16 if weight.format == WeightFormat::F32 => {
+                    return fail("bf16 activations need bf16 or affine weights".into());
                 }
                 _ => {}
             }

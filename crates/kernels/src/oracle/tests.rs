@@ -43,6 +43,8 @@ pub(crate) fn operations() -> Vec<Operation> {
         linear(40, 96, Epilogue::Add, affine(4, 32, Zero::Stored), Activation::F32),
         linear(40, 128, Epilogue::Store, f32_16, Activation::F32),
         linear(64, 192, Epilogue::Store, bf16_32, Activation::Bf16),
+        linear(40, 192, Epilogue::Store, affine(4, 32, Zero::Stored), Activation::Bf16),
+        linear(48, 128, Epilogue::Add, affine(8, 64, Zero::Midpoint), Activation::Bf16),
         linear(64, 128, Epilogue::Store, bf16_32, Activation::F32),
         linear(96, 192, Epilogue::SiluGate, affine(4, 32, Zero::Stored), Activation::I8),
         linear(64, 128, Epilogue::SiluGate, affine(8, 64, Zero::Midpoint), Activation::I16),
@@ -447,6 +449,7 @@ fn projections_pass_honest_rows_and_fail_wrong_ones() {
         (affine(4, 32, Zero::Stored), Activation::I16, Epilogue::Add),
         (affine(4, 32, Zero::Stored), Activation::F32, Epilogue::Store),
         (WeightLayout { format: WeightFormat::Bf16, n_block: 16 }, Activation::Bf16, Epilogue::Store),
+        (affine(4, 32, Zero::Stored), Activation::Bf16, Epilogue::Add),
     ];
     for (weight, activation, epilogue) in cases {
         let operation = Operation::Linear { n: 300, k: 192, prologue, epilogue, weight, activation };

@@ -1,7 +1,7 @@
 //! One weight of a packed matrix, straight from the words of [`plan::layout`].
 
 use half::{bf16, f16};
-use plan::{WeightFormat, WeightLayout, Zero};
+use plan::{Activation, WeightFormat, WeightLayout, Zero};
 
 /// Weight `W[n][k]` of a packed matrix with `inputs` inputs, exact in f64.
 ///
@@ -80,7 +80,7 @@ pub(super) fn quants_of(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: u
 }
 
 /// All weights of one output, in order of k, exact in f64.
-pub(super) fn weights_of(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize) -> Vec<f64> {
+fn weights_of(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize) -> Vec<f64> {
     let WeightFormat::Affine { group, .. } = layout.format else {
         return (0..inputs).map(|k| weight_at(layout, inputs, bytes, n, k)).collect();
     };
@@ -91,6 +91,27 @@ pub(super) fn weights_of(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: 
         out.extend(quants.iter().map(|q| scale * *q as f64 + min));
     }
     out
+}
+
+/// All weights of one output as activations of this kind meet them, in order of k, exact in f64.
+pub(super) fn weights_for(
+    layout: &WeightLayout,
+    activation: Activation,
+    inputs: usize,
+    bytes: &[u8],
+    n: usize,
+) -> Vec<f64> {
+    let mut weights = weights_of(layout, inputs, bytes, n);
+    if activation == Activation::Bf16 {
+        weights.iter_mut().for_each(|w| *w = as_bf16(*w));
+    }
+    weights
+}
+
+/// A weight as bf16: rounded to f32, then to bf16, both to nearest even; denormals count as 0.
+fn as_bf16(weight: f64) -> f64 {
+    let rounded = bf16::from_f32(weight as f32).to_f64();
+    if rounded.abs() < f64::from(f32::MIN_POSITIVE) { 0.0 } else { rounded }
 }
 
 /// Bytes of scales and minima at the start of a record.

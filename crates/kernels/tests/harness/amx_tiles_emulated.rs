@@ -85,14 +85,14 @@ unsafe fn dot_int8<const C: u32>() {
 }
 
 /// Even and odd inputs summed apart over the tile, then added to it.
-unsafe fn dot_bf16<const C: u32>() {
-    let (rows, bytes) = shape(4);
+unsafe fn dot_bf16<const C: u32, const A: u32, const B: u32>() {
+    let (rows, bytes) = shape(A);
     let wide = |l: u8, h: u8| f32::from_bits((l as u32) << 16 | (h as u32) << 24);
     for m in 0..rows {
         for n in 0..16 {
             let (mut even, mut odd) = (0.0f32, 0.0f32);
             for k in 0..bytes / 4 {
-                let (a, b) = (word(4, m * 64 + k * 4), word(5, k * 64 + n * 4));
+                let (a, b) = (word(A, m * 64 + k * 4), word(B, k * 64 + n * 4));
                 even = fma(wide(a[0], a[1]), wide(b[0], b[1]), even);
                 odd = fma(wide(a[2], a[3]), wide(b[2], b[3]), odd);
             }

@@ -225,7 +225,8 @@ impl Case {
                 w.chunks_exact(self.k).map(dot).collect()
             }
             (Activation::Bf16, _) => {
-                let w = unpack(&weight, self.n, self.k, &self.weight).expect("unpack");
+                let mut w = unpack(&weight, self.n, self.k, &self.weight).expect("unpack");
+                w.iter_mut().for_each(|w| *w = numerics::to_bf16(*w));
                 let x: Vec<f32> = x.iter().map(|v| numerics::to_bf16(*v)).collect();
                 let dot = |row: &[f32]| {
                     row.chunks_exact(2)

@@ -197,10 +197,10 @@ fn line(part: &Part, verdict: &str, ratio: Option<f64>) -> Audit {
 }
 
 /// A pass whose rows lie in the bucket: decode where that many sequences fit, else a prompt's first rows, which the head
-/// does not see.
+/// does not see; of prompts alone for what only prompts run.
 fn pass_of(name: &str, rows: RowBucket, batching: &Batching) -> Option<(ReplayKind, u32)> {
     let decode = rows.high.min(batching.max_sequences);
-    if rows.contains(decode) {
+    if rows.contains(decode) && !name.starts_with(emit::compose::name::PREFILL) {
         return Some((ReplayKind::Decode, decode));
     }
     let chunk = rows.high.min(batching.prefill_chunk);
@@ -220,6 +220,8 @@ mod tests {
             assert!(rows.contains(n), "{rows}: {n}");
             assert_eq!(kind == ReplayKind::Prefill, rows.low > 32, "{rows}");
         }
+        let few = RowBucket { low: 1, high: 32 };
+        assert_eq!(pass_of("prefill_qkv", few, &batching(128)), Some((ReplayKind::Prefill, 32)));
         let open = RowBucket::ALL[RowBucket::ALL.len() - 1];
         assert_eq!(pass_of(emit::compose::name::HEAD, open, &batching(128)), None);
         assert_eq!(pass_of("qkv", open, &batching(16)), None);

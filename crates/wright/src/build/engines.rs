@@ -157,7 +157,7 @@ pub fn start_recipes(tasks: &[PlannedTask]) -> Result<Chosen> {
         let t = &planned.task;
         let last = tasks::fitting(&t.operation, &t.target)
             .into_iter()
-            .rfind(|g| g.numeric_class(&t.operation) == t.class && !g.name().contains("amx"));
+            .rfind(|g| g.numeric_class(&t.operation) == t.class);
         let recipe = match last.and_then(|g| Some((g, g.start(&t.operation, t.rows, &t.target)?))) {
             Some((g, point)) => recipe(g.name(), point, planned),
             None => recipe(&planned.baseline.generator, planned.baseline.point.clone(), planned),

@@ -251,7 +251,12 @@ fn reference_choices(
             q.kl, q.top1, q.perplexity, q.reference_perplexity
         );
     };
-    formats::settle(bench, &start, scales, &site.goal.constraints, figures, tell)
+    let settled = formats::settle(bench, &start, scales, &site.goal.constraints, figures, tell)?;
+    // The goal may fix it.
+    if site.goal.space.keys().any(|axis| axis.ends_with(".prefill")) {
+        return Ok(settled);
+    }
+    formats::prefill(bench, &settled, scales, &site.goal.constraints, figures, tell)
 }
 
 /// Settings of a search on a machine that others may use too: a disturbed evaluation is tried again for long.

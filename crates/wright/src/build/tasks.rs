@@ -7,9 +7,12 @@ use emit::PlanChoices;
 use evidence::Change;
 use judge::{KernelTask, MeasuredCeilings};
 use kernels::Generator;
-use plan::{ModelShape, Operation, RowBucket, Target};
+use plan::{ModelShape, Operation, Phase, RowBucket, Target};
 use std::collections::BTreeMap;
 use swarm::{Bound, Recipe, TaskSpec};
+
+/// Buckets of what only prompts run: short prompts and ends of chunks, and all else.
+const PROMPTS: [RowBucket; 2] = [RowBucket { low: 1, high: 32 }, RowBucket { low: 33, high: u32::MAX }];
 
 /// An operation of the plan with its tasks.
 #[derive(Clone, Debug)]
@@ -35,13 +38,15 @@ pub fn tasks(
     for (name, operation) in emit::operations(shape, choices) {
         let logits = name == emit::compose::name::HEAD;
         let batching = &choices.batching;
-        // The head runs for one row of each sequence.
-        let most = if logits { batching.max_sequences.min(batching.max_rows) } else { batching.max_rows };
+        let phase = emit::compose::phase_of(choices, &name);
+        // The head runs for one row of each sequence, and so does what only generated tokens run.
+        let few = logits || phase == Some(Phase::Decode);
+        let most = if few { batching.max_sequences.min(batching.max_rows) } else { batching.max_rows };
         let class = class_of(&operation, target)?;
-        let buckets: Vec<RowBucket> = if searchable(&operation, target) {
-            RowBucket::ALL.into_iter().filter(|b| b.low <= most).collect()
-        } else {
-            vec![ANY_ROWS]
+        let buckets: Vec<RowBucket> = match phase {
+            _ if !searchable(&operation, target) => vec![ANY_ROWS],
+            Some(Phase::Prefill) => PROMPTS.into_iter().filter(|b| b.low <= most).collect(),
+            _ => RowBucket::ALL.into_iter().filter(|b| b.low <= most).collect(),
         };
         let per_pass = match name.as_str() {
             emit::compose::name::EMBED | emit::compose::name::HEAD => 1,
@@ -51,7 +56,7 @@ pub fn tasks(
         for rows in buckets {
             let context = workload.prompt_tokens + workload.output_tokens / 2;
             let task = KernelTask::new(operation, rows, target.clone(), class.clone(), most, context);
-            let passes = passes(workload, choices, rows, logits);
+            let passes = passes(workload, choices, rows, logits, phase);
             let baseline = assemble::portable_recipe(&operation, rows, target, most)?;
             all.push(PlannedTask {
                 name: name.clone(),
@@ -68,7 +73,13 @@ pub fn tasks(
 /// Passes with rows in this bucket for one output token, averaged over the workload's concurrencies, each weighed by
 /// the inverse of the time that a token takes there (the metric is a geometric mean). Large passes count by their rows:
 /// calls of the open bucket are timed at the most rows of a pass.
-fn passes(workload: &Workload, choices: &PlanChoices, bucket: RowBucket, logits: bool) -> f64 {
+fn passes(
+    workload: &Workload,
+    choices: &PlanChoices,
+    bucket: RowBucket,
+    logits: bool,
+    phase: Option<Phase>,
+) -> f64 {
     let (prompt, output) = (f64::from(workload.prompt_tokens), f64::from(workload.output_tokens));
     let (mut sum, mut weights) = (0.0, 0.0);
     for &c in &workload.concurrency {
@@ -77,11 +88,11 @@ fn passes(workload: &Workload, choices: &PlanChoices, bucket: RowBucket, logits:
         let weight = f64::from(c) / (1.0 + 0.08 * f64::from(c));
         weights += weight;
         let mut passes = 0.0;
-        if bucket.contains(rows) {
+        if bucket.contains(rows) && phase != Some(Phase::Prefill) {
             passes += 1.0 / f64::from(c);
         }
         let chunk = choices.batching.prefill_chunk.min(workload.prompt_tokens).max(1);
-        if !logits && bucket.contains(chunk) {
+        if !logits && phase != Some(Phase::Decode) && bucket.contains(chunk) {
             let share =
                 if bucket.low > 32 { f64::from(chunk) / f64::from(choices.batching.max_rows) } else { 1.0 };
             passes += share * prompt / f64::from(chunk) / output;
@@ -92,10 +103,11 @@ fn passes(workload: &Workload, choices: &PlanChoices, bucket: RowBucket, logits:
     (sum / weights).max(0.001)
 }
 
-/// The numeric class that a search for this operation and target is about: that of the fastest kind of code.
+/// The numeric class that a search for this operation and target is about: that of the fastest kind of code, which the
+/// generators name last.
 fn class_of(operation: &Operation, target: &Target) -> Result<String> {
     let fitting = fitting(operation, target);
-    let fused = fitting.iter().find(|g| g.numeric_class(operation).ends_with("/fma"));
+    let fused = fitting.iter().rfind(|g| g.numeric_class(operation).ends_with("/fma"));
     let chosen = fused.or(fitting.first());
     chosen.map(|g| g.numeric_class(operation)).ok_or_else(|| anyhow!("no generator for {operation}"))
 }

@@ -2,6 +2,7 @@
 
 use super::protocol::{Command, ReplayKind, Reply, StepTime};
 use anyhow::{Context, Result, anyhow};
+use plan::Phase;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -49,6 +50,8 @@ pub struct Trial {
     logits: File,
     pub resident: u64,
     pub layers: Vec<String>,
+    /// Phases whose arithmetic differs.
+    pub phases: Vec<Phase>,
     vocab: usize,
 }
 
@@ -108,10 +111,19 @@ impl Trial {
                 }
             }
         })?;
-        let mut trial =
-            Self { child, input, replies, logits: scratch.file, resident: 0, layers: Vec::new(), vocab: 0 };
+        let mut trial = Self {
+            child,
+            input,
+            replies,
+            logits: scratch.file,
+            resident: 0,
+            layers: Vec::new(),
+            phases: Vec::new(),
+            vocab: 0,
+        };
         match trial.reply()?.1 {
-            Reply::Ready { resident, layers, vocab } => {
+            Reply::Ready { phases, resident, layers, vocab } => {
+                trial.phases = phases;
                 trial.resident = resident;
                 trial.layers = layers;
                 trial.vocab = vocab as usize;
@@ -180,10 +192,10 @@ impl Trial {
         }
     }
 
-    /// Logits of the positions of `tokens` from `from` on, `[positions][vocab]`.
-    pub fn logits(&mut self, tokens: &[u32], from: usize) -> Result<Vec<f32>> {
+    /// Logits of the positions of `tokens` from `from` on, all of them as tokens of this phase: `[positions][vocab]`.
+    pub fn logits(&mut self, phase: Phase, tokens: &[u32], from: usize) -> Result<Vec<f32>> {
         let wanted = tokens.len().saturating_sub(from);
-        self.send(&Command::Logits { tokens: tokens.to_vec(), from })?;
+        self.send(&Command::Logits { phase, tokens: tokens.to_vec(), from })?;
         match self.reply()?.1 {
             Reply::Logits { rows } if rows as usize == wanted => {}
             other => fault!("the engine worker answered {other:?} to {wanted} positions"),

@@ -1,5 +1,6 @@
 //! What crosses the pipes between the judge's side and the sandboxed engine: one JSON value a line.
 
+use plan::Phase;
 use serde::{Deserialize, Serialize};
 
 /// Judge to engine.
@@ -23,8 +24,10 @@ pub enum Command {
         context: u32,
         passes: u32,
     },
-    /// Logits of a window's positions from `from` on. Answered by `Logits`, with the values in the shared file.
+    /// Logits of a window's positions from `from` on, all of it as tokens of this phase. Answered by `Logits`, with the values
+    /// in the shared file.
     Logits {
+        phase: Phase,
         tokens: Vec<u32>,
         from: usize,
     },
@@ -61,6 +64,8 @@ pub struct StepTime {
 pub enum Reply {
     /// Loaded and confined; resident memory in bytes, sandbox layers that stand.
     Ready {
+        /// Phases whose arithmetic differs.
+        phases: Vec<Phase>,
         resident: u64,
         layers: Vec<String>,
         vocab: u32,

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use evidence::CheckSummary;
 use model::Model;
 use model::reference::{Divergence, Reference};
+use plan::Phase;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,6 +27,16 @@ pub struct Quality {
 }
 
 impl Quality {
+    /// The worse of each figure.
+    fn worse(&self, other: &Self) -> Self {
+        Self {
+            kl: self.kl.max(other.kl),
+            top1: self.top1.min(other.top1),
+            perplexity: self.perplexity.max(other.perplexity),
+            ..*self
+        }
+    }
+
     /// As evidence records it.
     pub fn figures(&self) -> BTreeMap<String, f64> {
         BTreeMap::from([
@@ -99,15 +110,25 @@ impl Yardstick {
         Ok(Self { width: model.config().hidden, reference, windows, hidden })
     }
 
-    /// Runs the text through an engine in a sandboxed worker and compares the scored positions.
+    /// Runs the text through an engine in a sandboxed worker and compares the scored positions. Where prompts have an
+    /// arithmetic of their own, the text runs once as a prompt and once as generated tokens, and the worse figures count.
     pub fn measure(&self, bundle: &Path, plan: &str) -> Result<Quality> {
         let mut trial = Trial::start(bundle, plan, Mode::Executor).context("starting a quality trial")?;
+        let mut worst: Option<Quality> = None;
+        for phase in trial.phases.clone() {
+            let quality = self.measure_phase(&mut trial, phase)?;
+            worst = Some(worst.map_or(quality, |known| known.worse(&quality)));
+        }
+        worst.context("the engine has no phase")
+    }
+
+    fn measure_phase(&self, trial: &mut Trial, phase: Phase) -> Result<Quality> {
         let mut divergence = Divergence::new();
         let mut at = 0;
         for window in &self.windows {
             let from = window.len() / 2;
             let evaluated = &window[..window.len() - 1];
-            let candidate = trial.logits(evaluated, from)?;
+            let candidate = trial.logits(phase, evaluated, from)?;
             let next: Vec<Option<u32>> = window[from + 1..].iter().copied().map(Some).collect();
             let vocab = candidate.len() / next.len();
             let hidden = &self.hidden[(at + from) * self.width..(at + evaluated.len()) * self.width];

@@ -6,6 +6,7 @@ use engine::{
     Bundle, Engine, EngineOptions, Event, EventSink, Executor, FinishReason, PlanChoice, PrefixCache,
     Profiling, Replay, Request,
 };
+use plan::Plan;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -46,17 +47,16 @@ fn commands() -> impl Iterator<Item = Result<Command>> {
     BufReader::new(std::io::stdin()).lines().map(|line| Ok(serde_json::from_str(&line?)?))
 }
 
-fn ready(vocab: u32) -> Result<()> {
+fn ready(plan: &Plan) -> Result<()> {
     // Everything is loaded and all threads run: from here on nothing needs files, sockets or new processes.
     let resident = resident_bytes();
     let layers = sandbox::confine_engine().context("confining the engine worker")?;
-    say(&Reply::Ready { resident, layers, vocab })
+    say(&Reply::Ready { phases: plan.phases().to_vec(), resident, layers, vocab: plan.model.vocab })
 }
 
 fn executor(bundle: &Path, options: EngineOptions, mut file: File) -> Result<()> {
     let mut executor = Executor::new(Bundle::open(bundle, &options)?, &options)?;
-    let vocab = executor.plan().model.vocab;
-    ready(vocab)?;
+    ready(executor.plan())?;
     let mut armed = None;
     for command in commands() {
         let done = match command? {
@@ -75,10 +75,10 @@ fn executor(bundle: &Path, options: EngineOptions, mut file: File) -> Result<()>
             Command::Profile { kind, rows, context, passes } => {
                 profile(&mut executor, fixed(kind, rows, context), passes)
             }
-            Command::Logits { tokens, from } => {
+            Command::Logits { phase, tokens, from } => {
                 file.seek(SeekFrom::Start(0))?;
                 let mut written = Ok(0);
-                let visited = executor.logits_for(&tokens, from, u32::MAX, &mut |_, row| {
+                let visited = executor.logits_for(phase, &tokens, from, u32::MAX, &mut |_, row| {
                     if let Ok(rows) = written {
                         written = file.write_all(bytemuck::cast_slice(row)).map(|()| rows + 1);
                     }
@@ -157,7 +157,7 @@ impl EventSink for ToJudge {
 
 fn requests(bundle: &Path, options: EngineOptions) -> Result<()> {
     let handle = Engine::start(bundle, options)?;
-    ready(handle.plan().model.vocab)?;
+    ready(handle.plan())?;
     let out = Arc::new(Mutex::new(std::io::stdout()));
     for command in commands() {
         match command? {

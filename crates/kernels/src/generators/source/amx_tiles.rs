@@ -37,8 +37,8 @@ unsafe fn dot_int8<const C: u32>() {
     core::arch::asm!("tdpbsud tmm{c}, tmm4, tmm5", c = const C, options(nostack))
 }
 
-/// Tile C += bf16 pairs of tile 4 times bf16 pairs of tile 5.
+/// Tile C += bf16 pairs of tile A times bf16 pairs of tile B.
 #[inline(always)]
-unsafe fn dot_bf16<const C: u32>() {
-    core::arch::asm!("tdpbf16ps tmm{c}, tmm4, tmm5", c = const C, options(nostack))
+unsafe fn dot_bf16<const C: u32, const A: u32, const B: u32>() {
+    core::arch::asm!("tdpbf16ps tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B, options(nostack))
 }

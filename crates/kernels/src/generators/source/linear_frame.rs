@@ -1,9 +1,10 @@
-// The frame of every linear kernel: prologue, walk over units of columns and tiles of rows, epilogues.
+// The frame of every linear kernel: prologue, chunks of rows, epilogues.
 //
 // Constants that stand before this text: N, K, NB (columns of a block), GROUP, GROUPS, BITS, STORED, RECORD and
 // BLOCK (bytes), FORMAT, ACTIVATION, NORM, EPS, EPILOGUE, the QKV ones, SPLIT, CHUNK, UNIT, TILE (rows of the largest tile), ROW
-// (bytes of a prepared row), UNIT_SCRATCH (bytes).
-// Text that stands after it: `prepare`, `open` (what is done once for a unit, into UNIT_SCRATCH), `tile` and `unit_rows` (tiles of rows, largest first).
+// (bytes of a prepared row), TILED (order of prepared rows), UNIT_SCRATCH (bytes).
+// Text that stands after it: `prepare` and `chunk` (all columns of a thread); or `linear_walk.rs`, which is a `chunk`, with
+// `open` (what is done once for a unit, into UNIT_SCRATCH), `tile` and `unit_rows` (tiles of rows, largest first).
 
 const AFFINE: u32 = 0;
 const BF16: u32 = 1;
@@ -22,8 +23,6 @@ const QKV_ROPE: u32 = 3;
 /// Sub-blocks of 16 columns, the unit of all tiles. (Sub-blocks that are padding alone are not computed.)
 const SUBS: usize = N.div_ceil(16);
 const UNIT_SUBS: usize = UNIT / 16;
-/// Raw results go to `OUT` at once.
-const STRAIGHT: bool = EPILOGUE == STORE && N % 16 == 0;
 /// Prepared rows are the input itself.
 const DIRECT: bool = ACTIVATION == ACT_F32 && !NORM;
 /// At the start of each thread's scratch: what `open` leaves, then the raw results of one tile of rows and one unit.
@@ -35,6 +34,13 @@ const Y_BYTES: usize = TILE * UNIT * 4 + UNIT_SCRATCH;
 fn share(n: usize, thread: u32, threads: u32) -> (usize, usize) {
     let (t, p) = (thread as usize, if threads == 0 { 1 } else { threads as usize });
     (n * t / p, n * (t + 1) / p)
+}
+
+/// Where prepared row `r` begins. TILED: sixteen rows lie in the place of sixteen rows, 64 bytes of each in turn. (Chunks
+/// are whole sixteens.)
+#[inline(always)]
+unsafe fn place_row(rows: *mut u8, r: usize) -> *mut u8 {
+    if TILED { rows.add(r / 16 * 16 * ROW + r % 16 * 64) } else { rows.add(r * ROW) }
 }
 
 #[inline(always)]
@@ -52,7 +58,7 @@ pub unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, th
     if SPLIT && phase == 0 {
         let (mut r, end) = share(rows, thread, threads);
         while r < end {
-            prepare(x.add(r * K), norm, a.shared.add(r * ROW));
+            prepare(x.add(r * K), norm, place_row(a.shared, r));
             r += 1;
         }
         return;
@@ -67,42 +73,13 @@ pub unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, th
         } else {
             let mut r = 0;
             while r < count {
-                prepare(x.add((first + r) * K), norm, scratch.add(Y_BYTES + r * ROW));
+                prepare(x.add((first + r) * K), norm, place_row(scratch.add(Y_BYTES), r));
                 r += 1;
             }
             scratch.add(Y_BYTES)
         };
         chunk(a, first, count, acts, scratch, thread, threads);
         first += count;
-    }
-}
-
-/// All columns of this thread for `count` rows from `first`.
-#[inline(always)]
-unsafe fn chunk(a: &ArgsV1, first: usize, count: usize, acts: *const u8, scratch: *mut u8, thread: u32, threads: u32) {
-    // Whole units where an epilogue needs them; else shares are cut at any sub-block, for balance.
-    let whole = if EPILOGUE == STORE || EPILOGUE == ADD { 1 } else { UNIT_SUBS };
-    let (from, to) = share(SUBS / whole, thread, threads);
-    let (mut sub, end) = (from * whole, to * whole);
-    while sub < end {
-        let subs = smaller(UNIT_SUBS, end - sub);
-        open(a.tensors[1].data, scratch, sub, subs);
-        unit_rows(a, first, count, acts, scratch, sub, subs);
-        sub += subs;
-    }
-}
-
-/// One tile of `MR` rows of one unit: raw results, then the epilogue.
-#[inline(always)]
-unsafe fn rows_tile<const MR: usize>(a: &ArgsV1, row: usize, acts: *const u8, scratch: *mut u8, sub: usize, subs: usize) {
-    let w = a.tensors[1].data as *const u8;
-    if STRAIGHT {
-        let out = (a.tensors[2].data as *mut f32).add(row * N + sub * 16);
-        tile::<MR>(acts, w, scratch, sub, subs, out, N);
-    } else {
-        let y = scratch.add(UNIT_SCRATCH) as *mut f32;
-        tile::<MR>(acts, w, scratch, sub, subs, y, UNIT);
-        finish(a, row, MR, sub, subs, y, UNIT);
     }
 }
 

@@ -148,11 +148,14 @@ unsafe fn affine_tile<const MR: usize>(acts: *const u8, block: *const u8, lane: 
         let mut step = 0;
         while step < GROUP / 4 {
             let q = quants(record, lane, step);
-            for j in 0..4 {
+            for i in 0..4 {
+                // Pairs of bf16 are summed with the second one first.
+                let j = if ACTIVATION == ACT_BF16 { i ^ 1 } else { i };
                 let mut weight = [0.0f32; 16];
                 for c in 0..16 {
                     let v = ((q[c] >> (8 * j)) & 0xff) as i32;
-                    weight[c] = if STORED { v as f32 * scale[c] + min[c] } else { (v - (1 << (BITS - 1))) as f32 * scale[c] };
+                    let w = if STORED { v as f32 * scale[c] + min[c] } else { (v - (1 << (BITS - 1))) as f32 * scale[c] };
+                    weight[c] = if ACTIVATION == ACT_BF16 { from_bf16(to_bf16_activation(w)) } else { w };
                 }
                 add::<MR>(&mut acc, acts, g * GROUP + step * 4 + j, weight);
             }
