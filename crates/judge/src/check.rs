@@ -286,13 +286,7 @@ fn arithmetic(operation: &Operation, class: &str) -> Option<Arith> {
     if !kernels::generators().iter().any(|g| g.numeric_class(operation) == class) {
         return None;
     }
-    if class.ends_with("/nofma") || class.ends_with("/exact") {
-        Some(Arith::Separate)
-    } else if class.ends_with("/fma") {
-        Some(Arith::Fused)
-    } else {
-        None
-    }
+    Arith::of_class(class)
 }
 
 /// Adds the last row: tails are where kernels go wrong.

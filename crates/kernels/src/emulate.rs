@@ -130,10 +130,15 @@ impl Matrix {
             }
             Matrix::Plain { k, weights, bf16: true } => {
                 let x: Vec<f32> = x.iter().map(|x| numerics::to_bf16(*x)).collect();
-                let dot = |w: &[f32]| {
-                    x.chunks(2)
+                let dot = |w: &[f32]| match arith {
+                    Arith::Tiles => x
+                        .chunks(32)
+                        .zip(w.chunks(32))
+                        .fold(0.0f32, |acc, (x, w)| numerics::add_tile(acc, x, w)),
+                    _ => x
+                        .chunks(2)
                         .zip(w.chunks(2))
-                        .fold(0.0f32, |acc, (x, w)| x[0].mul_add(w[0], x[1].mul_add(w[1], acc)))
+                        .fold(0.0f32, |acc, (x, w)| x[0].mul_add(w[0], x[1].mul_add(w[1], acc))),
                 };
                 let weights: Vec<f32> = weights.iter().map(|w| numerics::to_bf16(*w)).collect();
                 weights.chunks(*k).map(dot).collect()

@@ -37,8 +37,9 @@
 //!   Int32 to f32 rounds to nearest even.
 //! * `Bf16`: `x` is rounded to bf16 (nearest even); for each pair `(i, i + 1)`: `acc = fma(x[i+1], w[i+1], acc)`, then
 //!   `acc = fma(x[i], w[i], acc)` (VDPBF16PS; the products are exact, so both variants agree). Values below 2^-126 count as 0.
-//!   Affine weights are rounded to bf16 too (nearest even, from the f32 value above). AMX tiles sum the even and the odd
-//!   inputs of 32 apart before they are added to `acc`: a class of its own.
+//!   Affine weights are rounded to bf16 too (nearest even, from the f32 value above).
+//! * `Bf16` on AMX tiles, a class of its own ([`add_tile`]): of 32 inputs at a time the even and the odd ones are summed
+//!   apart, ascending, each step one fused multiply-add from 0; `acc = acc + (even + odd)`. Results below 2^-126 become 0.
 //!
 //! The prologue feeds its f32 results into the activation format. Epilogues: `Add`: `out = out + acc`.
 //!
@@ -65,6 +66,8 @@ pub enum Arith {
     Fused,
     /// Product rounded, then sum rounded: the portable class.
     Separate,
+    /// As `Fused`, but bf16 products are summed as AMX tiles do it.
+    Tiles,
 }
 
 impl Arith {
@@ -72,16 +75,27 @@ impl Arith {
     #[inline(always)]
     pub fn fma(self, a: f32, b: f32, c: f32) -> f32 {
         match self {
-            Arith::Fused => a.mul_add(b, c),
+            Arith::Fused | Arith::Tiles => a.mul_add(b, c),
             Arith::Separate => a * b + c,
         }
     }
 
-    /// Name as it appears in numeric-class strings: `fma` or `nofma`.
+    /// The arithmetic of a numeric class, from its name. (Classes of pure data movement are `exact` in any.)
+    pub fn of_class(class: &str) -> Option<Self> {
+        match class.rsplit_once('/')?.1 {
+            "nofma" | "exact" => Some(Arith::Separate),
+            "fma" => Some(Arith::Fused),
+            "tiles" => Some(Arith::Tiles),
+            _ => None,
+        }
+    }
+
+    /// Name as it appears in numeric-class strings: `fma`, `nofma` or `tiles`.
     pub fn name(self) -> &'static str {
         match self {
             Arith::Fused => "fma",
             Arith::Separate => "nofma",
+            Arith::Tiles => "tiles",
         }
     }
 }
@@ -225,6 +239,16 @@ pub fn add_group(
 pub fn to_bf16(x: f32) -> f32 {
     let y = half::bf16::from_f32(x).to_f32();
     if y.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(x) } else { y }
+}
+
+/// Adds the products of one tile (32 inputs, or what is left of them) to an accumulator.
+pub fn add_tile(acc: f32, x: &[f32], w: &[f32]) -> f32 {
+    let flush = |v: f32| if v.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(v) } else { v };
+    let sum = |from: usize| {
+        let pairs = x.iter().zip(w).skip(from).step_by(2);
+        pairs.fold(0.0f32, |sum, (x, w)| flush(x.mul_add(*w, sum)))
+    };
+    flush(acc + flush(sum(0) + sum(1)))
 }
 
 /// One page of attention for one query head: keys `[head_dim][tokens]`, values `[tokens][head_dim]` as f32.

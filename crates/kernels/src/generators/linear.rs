@@ -180,7 +180,7 @@ impl Linear {
         text.push_str(&self.constants(walk));
         text.push_str(constants);
         text.push_str(match arith {
-            Arith::Fused => FUSED,
+            Arith::Fused | Arith::Tiles => FUSED,
             Arith::Separate => SEPARATE,
         });
         let parts: &[&str] = if walk.own { &[FLOAT, FRAME, tile] } else { &[FLOAT, FRAME, WALK, tile] };

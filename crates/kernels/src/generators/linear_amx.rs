@@ -171,7 +171,7 @@ impl Generator for LinearAmx {
     fn numeric_class(&self, operation: &Operation) -> String {
         match Linear::of(operation) {
             None => "none".to_owned(),
-            Some(l) if l.activation == Activation::Bf16 => format!("linear-bf16-amx/{}", Arith::Fused.name()),
+            Some(l) if l.activation == Activation::Bf16 => l.numeric_class(Arith::Tiles),
             Some(l) => l.numeric_class(Arith::Fused),
         }
     }

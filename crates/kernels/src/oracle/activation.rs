@@ -111,7 +111,8 @@ impl Class {
     /// Rounded to bf16; both neighbours count where the f32 value may round to either.
     fn bf16(&self, x: Vec<f64>, relative: f64) -> ActivationRow {
         let round = |v: f64| {
-            let y = bf16::from_f64(v).to_f64();
+            // Not `from_f64`, which forgets the lower half of the bits and so takes for ties what are none.
+            let y = bf16::from_f32(v as f32).to_f64();
             if y.abs() < UNDERFLOW { 0.0 } else { y }
         };
         let mut row = ActivationRow {

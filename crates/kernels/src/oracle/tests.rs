@@ -506,3 +506,15 @@ fn contradictions_are_refused() {
     let text = oracle(&norm, &case).unwrap_err().to_string();
     assert!(text.contains("NORM") && text.contains("64 f32"), "{text}");
 }
+#[test]
+fn bf16_rounding_sees_every_bit_of_an_activation() {
+    // Among 48 rows of 1536 are some elements just above the middle between two bf16 values.
+    let weight = affine(4, 32, Zero::Stored);
+    let operation = linear(48, 1536, Epilogue::Add, weight, Activation::Bf16);
+    let inputs = generate(&operation, &spec(48, Pattern::Normal, 5)).unwrap();
+    let want = oracle(&operation, &inputs).unwrap();
+    for arith in [Arith::Fused, Arith::Separate, Arith::Tiles] {
+        let got = emulate(&operation, arith, &inputs).unwrap();
+        assert!(verdict(&operation, &inputs, &want, &got).is_ok(), "{arith:?}");
+    }
+}

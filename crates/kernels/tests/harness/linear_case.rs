@@ -228,10 +228,15 @@ impl Case {
                 let mut w = unpack(&weight, self.n, self.k, &self.weight).expect("unpack");
                 w.iter_mut().for_each(|w| *w = numerics::to_bf16(*w));
                 let x: Vec<f32> = x.iter().map(|v| numerics::to_bf16(*v)).collect();
-                let dot = |row: &[f32]| {
-                    row.chunks_exact(2)
+                let dot = |row: &[f32]| match arith {
+                    Arith::Tiles => row
+                        .chunks(32)
+                        .zip(x.chunks(32))
+                        .fold(0.0, |acc, (w, x)| numerics::add_tile(acc, x, w)),
+                    _ => row
+                        .chunks_exact(2)
                         .zip(x.chunks_exact(2))
-                        .fold(0.0, |acc, (w, x)| arith.fma(x[0], w[0], arith.fma(x[1], w[1], acc)))
+                        .fold(0.0, |acc, (w, x)| arith.fma(x[0], w[0], arith.fma(x[1], w[1], acc))),
                 };
                 w.chunks_exact(self.k).map(dot).collect()
             }

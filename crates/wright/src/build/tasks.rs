@@ -7,6 +7,7 @@ use emit::PlanChoices;
 use evidence::Change;
 use judge::{KernelTask, MeasuredCeilings};
 use kernels::Generator;
+use kernels::numerics::Arith;
 use plan::{ModelShape, Operation, Phase, RowBucket, Target};
 use std::collections::BTreeMap;
 use swarm::{Bound, Recipe, TaskSpec};
@@ -107,7 +108,9 @@ fn passes(
 /// generators name last.
 fn class_of(operation: &Operation, target: &Target) -> Result<String> {
     let fitting = fitting(operation, target);
-    let fused = fitting.iter().rfind(|g| g.numeric_class(operation).ends_with("/fma"));
+    let fused = fitting
+        .iter()
+        .rfind(|g| matches!(Arith::of_class(&g.numeric_class(operation)), Some(Arith::Fused | Arith::Tiles)));
     let chosen = fused.or(fitting.first());
     chosen.map(|g| g.numeric_class(operation)).ok_or_else(|| anyhow!("no generator for {operation}"))
 }
