@@ -73,6 +73,13 @@ impl PlanChoices {
         self.classes[at]
     }
 
+    /// The same with one arithmetic for prompts and generated tokens.
+    pub fn together(&self) -> Self {
+        let mut all = self.clone();
+        all.classes.iter_mut().for_each(|class| class.prefill = class.activation);
+        all
+    }
+
     /// Whether the arithmetic of prompts differs anywhere from that of generated tokens.
     pub fn separates_prefill(&self) -> bool {
         TensorClass::ALL.iter().any(|class| self.differs(*class))

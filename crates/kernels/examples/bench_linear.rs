@@ -126,7 +126,7 @@ impl Layers {
             Buffer::poisoned(rows.next_multiple_of(16) as usize * 8 * 128 * 4),
             Buffer::poisoned(rows.next_multiple_of(16) as usize * 8 * 128 * 4),
             Buffer::poisoned((scratch * u64::from(threads)) as usize),
-            Buffer::poisoned((shared * u64::from(rows + 16)) as usize),
+            Buffer::poisoned((shared * u64::from(rows + 16) + 64) as usize),
         ];
         let mut weights: Vec<Buffer> = (0..layers).map(|_| Buffer::poisoned(bytes)).collect();
         for w in &mut weights {
@@ -145,7 +145,7 @@ impl Layers {
         args.scratch = buffers[7].tensor().data;
         args.scratch_bytes = scratch;
         args.shared = buffers[8].tensor().data;
-        args.shared_bytes = shared * u64::from(rows + 16);
+        args.shared_bytes = shared * u64::from(rows + 16) + 64;
         let args = weights
             .iter_mut()
             .map(|w| {

@@ -291,7 +291,8 @@ fn vector_shapes(name: &str) {
         &[("stage", "no"), ("prefetch", "page"), ("split", "row")],
     );
     check(name, shape(4, 4, 128, KvDtype::F32, 16), &[("register", "4")]);
-    check(name, shape(8, 1, 80, KvDtype::Bf16, 32), &[("tile", "2")]);
+    check(name, shape(9, 3, 64, KvDtype::F16, 32), &[("deal", "8"), ("split", "row")]);
+    check(name, shape(8, 1, 80, KvDtype::Bf16, 32), &[("tile", "2"), ("deal", "2")]);
     check(name, shape(4, 2, 64, KvDtype::Bf16, 128), &[("register", "3"), ("tile", "8")]);
     check(name, shape(7, 1, 64, KvDtype::F32, 64), &[("tile", "1"), ("prefetch", "near")]);
 }

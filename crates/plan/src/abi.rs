@@ -4,7 +4,7 @@
 //! `extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, threads: u32)`.
 //! All `threads` threads call it for phase 0, then meet at a barrier, then call it for phase 1, and so on
 //! for [`Launch::phases`] phases. A kernel has no barrier of its own and writes only to output slots, to its
-//! own per-thread scratch and (disjointly within one phase) to the call's shared scratch.
+//! own per-thread scratch and (disjointly within one phase, or by atomic operations) to the call's shared scratch.
 
 use serde::{Deserialize, Serialize};
 

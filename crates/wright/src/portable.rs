@@ -39,8 +39,10 @@ pub fn model_cache() -> Result<PathBuf> {
     Ok(paths::cache()?.join("models"))
 }
 
-/// The portable plan of a model with its kernels.
+/// The portable plan of a model with its kernels, over the weights of `choices`. Prompts have no arithmetic of their own: that
+/// pays with instructions that portable code lacks.
 pub fn plan(shape: &ModelShape, choices: &PlanChoices, builder: &Builder) -> Result<(Plan, KernelSet)> {
+    let choices = &choices.together();
     let operations = emit::operations(shape, choices);
     let set = assemble::portable_set(&operations, choices.batching.max_rows, builder)?;
     let target = assemble::portable_target();

@@ -18,7 +18,8 @@ const BODY: &str = include_str!("source/attention_vector.rs");
 /// * `stage`: whether tiles of more than `register` queries widen a page to f32 once, in scratch;
 /// * `prefetch`: what is asked for line by line while keys and values are read: nothing (`no`), the values of the same
 ///   page and the keys of the next one (`near`), or keys and values of the next page (`page`); staged pages ask for none;
-/// * `split`: whether threads part at any query (`query`: best balance) or only between rows (`row`).
+/// * `split`: whether threads part at any query (`query`: best balance) or only between rows (`row`);
+/// * `deal`: pieces for each thread that are dealt out to whoever is free, or fixed shares (`no`).
 pub struct AttentionVector {
     pub isa: Isa,
 }
@@ -30,6 +31,7 @@ struct Choice {
     stage: bool,
     prefetch: usize,
     split: usize,
+    pieces: u32,
 }
 
 /// Rows that a bucket can hold, as far as tiles reach.
@@ -64,6 +66,7 @@ impl AttentionVector {
                 .position(|p| point.get("prefetch") == Some(p))
                 .unwrap_or(0),
             split: if point.get("split") == Some("query") { 1 } else { group },
+            pieces: point.get("deal").and_then(|pieces| pieces.parse().ok()).unwrap_or(0),
         })
     }
 }
@@ -112,7 +115,8 @@ impl Generator for AttentionVector {
                 .numbers("tile", &tiles)
                 .choices("stage", if staged { &["no", "yes"] } else { &["no"] })
                 .choices("prefetch", &["no", "near", "page"])
-                .choices("split", &["query", "row"]),
+                .choices("split", &["query", "row"])
+                .choices("deal", if rows.high > 4 { &["no", "2", "4", "8"] } else { &["no"] }),
         )
     }
 
@@ -127,7 +131,8 @@ impl Generator for AttentionVector {
             .with("tile", tile.to_string())
             .with("stage", if shape.kv.dtype != KvDtype::F32 && rows.high > 4 { "yes" } else { "no" })
             .with("prefetch", "near")
-            .with("split", "query");
+            .with("split", "query")
+            .with("deal", if rows.high > 8 { "4" } else { "no" });
         Some(self.space(operation, rows, target)?.project(&wanted, &wanted))
     }
 
@@ -159,15 +164,16 @@ impl Generator for AttentionVector {
                 ("SPLIT", choice.split),
                 ("PREFETCH", choice.prefetch),
             ])
+            + &format!("const PIECES: u32 = {};\n", choice.pieces)
             + self.isa.source()
             + ROWS
             + BODY
             + &tiles(&ladder(choice.register, shape.group() as usize));
         let elements = 2 * queries * dim + choice.register * tokens + 2 * stage + 4 * queries;
         let launch = Launch {
-            phases: 1,
+            phases: if choice.pieces > 0 { 2 } else { 1 },
             scratch_bytes: (elements * 4).next_multiple_of(64) as u64,
-            shared_bytes: 0,
+            shared_bytes: if choice.pieces > 0 { 64 } else { 0 },
             shared_bytes_per_row: 0,
             max_rows,
             max_threads: MAX_THREADS,

@@ -68,8 +68,11 @@ pub(super) enum PrologueWork {
     Direct,
     /// Every thread prepares all rows; one phase.
     Redundant,
-    /// Threads share the rows, then meet; two phases.
+    /// Threads share the rows, then meet; two phases. Then each has its share of the columns.
     Split,
+    /// The same, but columns are dealt out in this many pieces for each thread, to whoever is free: threads that a neighbour
+    /// slows down do less, and the others do not wait for them.
+    Dealt(u32),
 }
 
 impl Linear {
@@ -269,7 +272,12 @@ impl Linear {
                 KvDtype::Bf16 => 2,
             },
         );
-        t += &truth("SPLIT", walk.prologue == PrologueWork::Split);
+        let pieces = match walk.prologue {
+            PrologueWork::Dealt(pieces) => pieces,
+            _ => 0,
+        };
+        t += &truth("SPLIT", walk.prologue == PrologueWork::Split || pieces > 0);
+        t += &choice("PIECES", pieces);
         t += &truth("TILED", walk.tiled);
         t
     }
@@ -284,12 +292,14 @@ impl Linear {
         let (phases, own, shared) = match walk.prologue {
             PrologueWork::Direct => (1, 0, 0),
             PrologueWork::Redundant => (1, rows * walk.row_bytes + ragged, 0),
-            PrologueWork::Split => (2, 0, walk.row_bytes),
+            PrologueWork::Split | PrologueWork::Dealt(_) => (2, 0, walk.row_bytes),
         };
+        // The counter of pieces stands before the rows.
+        let counter = if matches!(walk.prologue, PrologueWork::Dealt(_)) { 64 } else { 0 };
         Launch {
             phases,
             scratch_bytes: (results + own).next_multiple_of(64) as u64,
-            shared_bytes: if shared > 0 { ragged as u64 } else { 0 },
+            shared_bytes: if shared > 0 { ragged as u64 + counter } else { 0 },
             shared_bytes_per_row: shared as u64,
             max_rows,
             max_threads: MAX_THREADS,
@@ -395,13 +405,19 @@ pub(super) fn point(pairs: &[(&str, &str)]) -> Point {
     Point(pairs.iter().map(|(a, v)| ((*a).to_owned(), (*v).to_owned())).collect())
 }
 
-/// The `prologue` axis: who prepares the rows; only where there is something to prepare and several rows.
+/// The `prologue` axis: who prepares the rows, and how columns are shared then; only where there is something to prepare and
+/// several rows.
 pub(super) fn with_prologue(space: Space, linear: &Linear, rows: RowBucket) -> Space {
     if linear.is_direct() || rows.high == 1 {
         space
     } else {
-        space.choices("prologue", &["redundant", "split"])
+        space.choices("prologue", &["redundant", "split", "dealt-2", "dealt-4", "dealt-8"])
     }
+}
+
+/// Where the search begins on the `prologue` axis.
+pub(super) fn first_prologue(rows: RowBucket) -> &'static str {
+    if rows.low >= 9 || rows.high >= 32 { "dealt-4" } else { "redundant" }
 }
 
 /// The value of the `prologue` axis.
@@ -409,6 +425,9 @@ pub(super) fn prologue_work(linear: &Linear, point: &Point) -> PrologueWork {
     match point.get("prologue") {
         _ if linear.is_direct() => PrologueWork::Direct,
         Some("split") => PrologueWork::Split,
+        Some("dealt-2") => PrologueWork::Dealt(2),
+        Some("dealt-4") => PrologueWork::Dealt(4),
+        Some("dealt-8") => PrologueWork::Dealt(8),
         _ => PrologueWork::Redundant,
     }
 }

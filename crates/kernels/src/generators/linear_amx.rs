@@ -106,7 +106,7 @@ impl Generator for LinearAmx {
             ("depth", "192"),
             ("ahead", "tile"),
             ("chunk", "256"),
-            ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
+            ("prologue", linear::first_prologue(rows)),
         ]);
         Some(space.project(&fallback, &fallback))
     }

@@ -53,7 +53,7 @@ impl Generator for LinearAvx2 {
             ("tile", "4"),
             ("ahead", "tile"),
             ("chunk", "128"),
-            ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
+            ("prologue", linear::first_prologue(rows)),
         ]);
         Some(space.project(&fallback, &fallback))
     }

@@ -59,7 +59,7 @@ impl Generator for LinearAvx512 {
             ("columns", "2"),
             ("ahead", "tile"),
             ("chunk", "128"),
-            ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
+            ("prologue", linear::first_prologue(rows)),
         ]);
         Some(space.project(&fallback, &fallback))
     }

@@ -27,8 +27,7 @@ impl Generator for LinearPortable {
 
     fn start(&self, operation: &Operation, rows: RowBucket, target: &Target) -> Option<Point> {
         let space = self.space(operation, rows, target)?;
-        let fallback =
-            linear::point(&[("tile", "2"), ("prologue", if rows.low >= 9 { "split" } else { "redundant" })]);
+        let fallback = linear::point(&[("tile", "2"), ("prologue", linear::first_prologue(rows))]);
         Some(space.project(&fallback, &fallback))
     }
 

@@ -49,7 +49,7 @@ impl Generator for LinearVnni {
             ("ahead", "tile"),
             ("unpack", if rows.high > 16 { "scratch" } else { "register" }),
             ("chunk", "128"),
-            ("prologue", if rows.low >= 9 { "split" } else { "redundant" }),
+            ("prologue", linear::first_prologue(rows)),
         ]);
         Some(space.project(&fallback, &fallback))
     }

@@ -113,7 +113,8 @@ fn profile(executor: &mut Executor, replay: Replay, passes: u32) -> Result<Reply
     // The same passes as the steps, so that what lies between them is not lost in noise.
     let whole: u128 = timed?.iter().map(Duration::as_nanos).sum();
     let mut steps: Vec<StepTime> = Vec::new();
-    for step in profile {
+    // Steps of the other phase did not run.
+    for step in profile.into_iter().filter(|step| step.nanoseconds > 0) {
         let each = |ns: u64| ns as f64 / f64::from(passes.max(1));
         let (ns, waiting_ns) =
             (each(step.nanoseconds.saturating_sub(step.waiting_nanoseconds)), each(step.waiting_nanoseconds));

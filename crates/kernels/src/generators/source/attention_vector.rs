@@ -2,6 +2,8 @@
 // queries. Outputs: lanes are dimensions, the loop runs over tokens, broadcasting weights. Queries (rows of one
 // sequence times the heads of one KV head) lie one after another in scratch, so that any number of them shares a load.
 
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 /// What one thread works in.
 #[repr(C)]
 struct Scratch {
@@ -445,10 +447,37 @@ unsafe fn attend(
 /// # Safety
 /// `args` describes an attention call of these shapes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kernel(args: *const ArgsV1, _phase: u32, thread: u32, threads: u32) {
+pub unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, threads: u32) {
     unsafe {
         let args = &*args;
         let s = args.scratch.add(thread as usize * args.scratch_bytes as usize).cast::<Scratch>();
+        if PIECES == 0 {
+            part(args, s, thread, threads);
+            return;
+        }
+        // Work is dealt out to whoever is free: threads that a neighbour slows down do less, and the others do not wait.
+        let counter = &*args.shared.cast::<AtomicU32>();
+        if phase == 0 {
+            if thread == 0 {
+                counter.store(0, Relaxed);
+            }
+            return;
+        }
+        let pieces = PIECES * threads;
+        loop {
+            let piece = counter.fetch_add(1, Relaxed);
+            if piece >= pieces {
+                return;
+            }
+            part(args, s, piece, pieces);
+        }
+    }
+}
+
+/// One part of the work.
+#[inline(always)]
+unsafe fn part(args: &ArgsV1, s: *mut Scratch, thread: u32, threads: u32) {
+    unsafe {
         let (low, high) = share(total_cost(args), thread, threads);
         let rows = args.rows as usize;
         let (mut row, mut done) = (0, 0);

@@ -1,10 +1,13 @@
 // The frame of every linear kernel: prologue, chunks of rows, epilogues.
 //
 // Constants that stand before this text: N, K, NB (columns of a block), GROUP, GROUPS, BITS, STORED, RECORD and
-// BLOCK (bytes), FORMAT, ACTIVATION, NORM, EPS, EPILOGUE, the QKV ones, SPLIT, CHUNK, UNIT, TILE (rows of the largest tile), ROW
+// BLOCK (bytes), FORMAT, ACTIVATION, NORM, EPS, EPILOGUE, the QKV ones, SPLIT, PIECES (of each
+// thread, 0 for fixed shares), CHUNK, UNIT, TILE (rows of the largest tile), ROW
 // (bytes of a prepared row), TILED (order of prepared rows), UNIT_SCRATCH (bytes).
 // Text that stands after it: `prepare` and `chunk` (all columns of a thread); or `linear_walk.rs`, which is a `chunk`, with
 // `open` (what is done once for a unit, into UNIT_SCRATCH), `tile` and `unit_rows` (tiles of rows, largest first).
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const AFFINE: u32 = 0;
 const BF16: u32 = 1;
@@ -27,6 +30,9 @@ const UNIT_SUBS: usize = UNIT / 16;
 const DIRECT: bool = ACTIVATION == ACT_F32 && !NORM;
 /// At the start of each thread's scratch: what `open` leaves, then the raw results of one tile of rows and one unit.
 const Y_BYTES: usize = TILE * UNIT * 4 + UNIT_SCRATCH;
+
+/// Where prepared rows begin in the shared scratch: after the counter of pieces, if they are dealt out.
+const SHARED_ROWS: usize = if PIECES > 0 { 64 } else { 0 };
 
 /// The share of `thread` in `n` things: contiguous, sizes differ by at most one. (A divisor that may be 0 would pull in
 /// a panic.)
@@ -55,19 +61,43 @@ pub unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, th
     let x = a.tensors[0].data as *const f32;
     let norm = a.tensors[3].data as *const f32;
     let scratch = a.scratch.add(thread as usize * a.scratch_bytes as usize);
+    let counter = &*(a.shared as *const AtomicU32);
     if SPLIT && phase == 0 {
+        if PIECES > 0 && thread == 0 {
+            counter.store(0, Relaxed);
+        }
         let (mut r, end) = share(rows, thread, threads);
         while r < end {
-            prepare(x.add(r * K), norm, place_row(a.shared, r));
+            prepare(x.add(r * K), norm, place_row(a.shared.add(SHARED_ROWS), r));
             r += 1;
         }
         return;
     }
+    if PIECES == 0 {
+        columns_of(a, scratch, thread, threads);
+        return;
+    }
+    let pieces = PIECES * threads;
+    loop {
+        let piece = counter.fetch_add(1, Relaxed);
+        if piece >= pieces {
+            return;
+        }
+        columns_of(a, scratch, piece, pieces);
+    }
+}
+
+/// A share of the columns, for all rows.
+#[inline(always)]
+unsafe fn columns_of(a: &ArgsV1, scratch: *mut u8, thread: u32, threads: u32) {
+    let rows = a.rows as usize;
+    let x = a.tensors[0].data as *const f32;
+    let norm = a.tensors[3].data as *const f32;
     let mut first = 0;
     while first < rows {
         let count = smaller(CHUNK, rows - first);
         let acts: *const u8 = if SPLIT {
-            a.shared.add(first * ROW)
+            a.shared.add(SHARED_ROWS + first * ROW)
         } else if DIRECT {
             x.add(first * K) as *const u8
         } else {
