@@ -149,64 +149,85 @@ unsafe fn silu_gate(a: &ArgsV1, row: usize, sub: usize, y: *const f32) {
     }
 }
 
+type Head = [f32; HEAD_DIM];
+
 /// A unit is one head.
 #[inline(always)]
 unsafe fn qkv_rope(a: &ArgsV1, row: usize, sub: usize, y: *mut f32) {
     let head = sub / (HEAD_DIM / 16);
+    let y = &mut *(y as *mut Head);
     if BIAS {
         let bias = (a.tensors[4].data as *const f32).add(head * HEAD_DIM);
         for i in 0..HEAD_DIM {
-            *y.add(i) += *bias.add(i);
+            y[i] += *bias.add(i);
         }
     }
     let is_value = head >= HEADS + KV_HEADS;
     if !is_value {
         if QK_NORM {
             let weight = a.tensors[if head < HEADS { 5 } else { 6 }].data as *const f32;
-            let inverse = rms_inverse(y, HEAD_DIM, QK_EPS);
+            let inverse = rms_inverse(y.as_ptr(), HEAD_DIM, QK_EPS);
             for i in 0..HEAD_DIM {
-                *y.add(i) = (*y.add(i) * inverse) * *weight.add(i);
+                y[i] = (y[i] * inverse) * *weight.add(i);
             }
         }
-        let position = *(a.tensors[10].data as *const u32).add(row) as usize;
-        let cos = (a.tensors[7].data as *const f32).add(position * HEAD_DIM);
-        let sin = cos.add(HEAD_DIM / 2);
-        for i in 0..HEAD_DIM / 2 {
-            let (p, q) = (*y.add(i), *y.add(i + HEAD_DIM / 2));
-            let (c, s) = (*cos.add(i), *sin.add(i));
-            *y.add(i) = fma(p, c, -(q * s));
-            *y.add(i + HEAD_DIM / 2) = fma(q, c, p * s);
+        if head < HEADS {
+            let out = (a.tensors[2].data as *mut f32).add((row * HEADS + head) * HEAD_DIM);
+            rotate(y, rope_table(a, row), &mut *(out as *mut Head));
+            return;
         }
-    }
-    if head < HEADS {
-        let out = (a.tensors[2].data as *mut f32).add((row * HEADS + head) * HEAD_DIM);
-        for i in 0..HEAD_DIM {
-            *out.add(i) = *y.add(i);
-        }
-        return;
     }
     let slot = *(a.tensors[11].data as *const u32).add(row) as usize;
     let (page, token) = (slot / BLOCK_TOKENS, slot % BLOCK_TOKENS);
     if is_value {
         let line = (page * KV_HEADS + head - HEADS - KV_HEADS) * BLOCK_TOKENS + token;
-        cache(a.tensors[9].data, line * HEAD_DIM, 1, y);
+        cache::<1>(a.tensors[9].data, line * HEAD_DIM, y);
     } else {
+        let mut rotated = core::mem::MaybeUninit::<Head>::uninit();
+        rotate(y, rope_table(a, row), &mut *rotated.as_mut_ptr());
         let plane = (page * KV_HEADS + head - HEADS) * HEAD_DIM;
-        cache(a.tensors[8].data, plane * BLOCK_TOKENS + token, BLOCK_TOKENS, y);
+        cache::<BLOCK_TOKENS>(a.tensors[8].data, plane * BLOCK_TOKENS + token, &*rotated.as_ptr());
     }
 }
 
-/// Stores a head at `first + i * step` elements of the cache.
+/// Cosines, then sines, of the row's position.
 #[inline(always)]
-unsafe fn cache(data: *mut u8, first: usize, step: usize, y: *const f32) {
-    for i in 0..HEAD_DIM {
-        let v = *y.add(i);
-        let at = first + i * step;
-        match KV_DTYPE {
-            0 => *(data as *mut f32).add(at) = v,
-            1 => *(data as *mut u16).add(at) = to_f16(v),
-            _ => *(data as *mut u16).add(at) = to_bf16(v),
+unsafe fn rope_table(a: &ArgsV1, row: usize) -> &Head {
+    let position = *(a.tensors[10].data as *const u32).add(row) as usize;
+    &*((a.tensors[7].data as *const f32).add(position * HEAD_DIM) as *const Head)
+}
+
+/// Rope. A call of its own with references: nothing overlaps, so that the loop becomes vectors.
+#[inline(never)]
+fn rotate(y: &Head, table: &Head, out: &mut Head) {
+    let half = HEAD_DIM / 2;
+    for i in 0..HEAD_DIM / 2 {
+        let (p, q) = (y[i], y[i + half]);
+        let (c, s) = (table[i], table[i + half]);
+        out[i] = fma(p, c, -(q * s));
+        out[i + half] = fma(q, c, p * s);
+    }
+}
+
+/// Stores a head at `first + i * STEP` elements of the cache.
+#[inline(never)]
+unsafe fn cache<const STEP: usize>(data: *mut u8, first: usize, y: &Head) {
+    if KV_DTYPE == 0 {
+        for i in 0..HEAD_DIM {
+            *(data as *mut f32).add(first + i * STEP) = y[i];
         }
+        return;
+    }
+    let mut i = 0;
+    while i < HEAD_DIM {
+        let mut halves = [0u16; 16];
+        for l in 0..16 {
+            halves[l] = if KV_DTYPE == 1 { to_f16(y[i + l]) } else { to_bf16(y[i + l]) };
+        }
+        for l in 0..16 {
+            *(data as *mut u16).add(first + (i + l) * STEP) = halves[l];
+        }
+        i += 16;
     }
 }
 

@@ -11,33 +11,58 @@ const SCALES: usize = K * PASSES;
 const OFFSETS: usize = SCALES + GROUPS * 4;
 const LIMIT: f32 = if ACTIVATION == ACT_I8 { 127.0 } else { 16256.0 };
 
+/// Vectors of a group.
+const PARTS: usize = GROUP / 16;
+
+/// One row: as `quantise` of the frame, with vectors.
 #[inline(never)]
 unsafe fn prepare(x: *const f32, norm: *const f32, row: *mut u8) {
-    let scales = row.add(SCALES) as *mut f32;
-    quantise(
-        x,
-        norm,
-        LIMIT,
-        |i, q| {
-            for l in 0..16 {
-                if PASSES == 2 {
-                    let high = (q[l] + 64) >> 7;
-                    *(row as *mut i8).add(i + l) = high as i8;
-                    *(row as *mut i8).add(K + i + l) = (q[l] - 128 * high) as i8;
-                } else {
-                    *(row as *mut i8).add(i + l) = q[l] as i8;
-                }
+    let inverse = _mm512_set1_ps(if NORM { rms_inverse(x, K, EPS) } else { 1.0 });
+    let mut g = 0;
+    while g < GROUPS {
+        let mut y = [_mm512_setzero_ps(); PARTS];
+        let mut most = _mm512_setzero_ps();
+        for p in 0..PARTS {
+            let i = g * GROUP + p * 16;
+            y[p] = _mm512_loadu_ps(x.add(i));
+            if NORM {
+                y[p] = _mm512_mul_ps(_mm512_mul_ps(y[p], inverse), _mm512_loadu_ps(norm.add(i)));
             }
-        },
-        |g, d, t| {
-            *scales.add(g) = d;
-            if STORED {
-                *scales.add(GROUPS + g) = t as f32 * d;
+            // The second operand where the first is not a number, as `larger`.
+            most = _mm512_max_ps(_mm512_abs_ps(y[p]), most);
+        }
+        let max = _mm512_reduce_max_ps(most);
+        let live = max >= f32::from_bits((127 - 100) << 23);
+        let d = if live { max / LIMIT } else { 0.0 };
+        let factor = _mm512_set1_ps(if live { 1.0 / d } else { 0.0 });
+        let mut total = _mm512_setzero_si512();
+        for p in 0..PARTS {
+            let q = _mm512_cvtps_epi32(_mm512_mul_ps(y[p], factor));
+            total = _mm512_add_epi32(total, q);
+            let to = row.add(g * GROUP + p * 16);
+            if PASSES == 2 {
+                let high = _mm512_srai_epi32::<7>(_mm512_add_epi32(q, _mm512_set1_epi32(64)));
+                put(to, high);
+                put(to.add(K), _mm512_sub_epi32(q, _mm512_slli_epi32::<7>(high)));
             } else {
-                *(scales.add(GROUPS + g) as *mut i32) = -(1 << (BITS - 1)) * t;
+                put(to, q);
             }
-        },
-    );
+        }
+        let t = _mm512_reduce_add_epi32(total);
+        *(row.add(SCALES) as *mut f32).add(g) = d;
+        if STORED {
+            *(row.add(OFFSETS) as *mut f32).add(g) = t as f32 * d;
+        } else {
+            *(row.add(OFFSETS) as *mut i32).add(g) = -(1 << (BITS - 1)) * t;
+        }
+        g += 1;
+    }
+}
+
+/// Sixteen integers as bytes.
+#[inline(always)]
+unsafe fn put(to: *mut u8, q: __m512i) {
+    _mm_storeu_si128(to as *mut __m128i, _mm512_cvtepi32_epi8(q));
 }
 
 const HEADER: usize = if STORED { NB * 4 } else { NB * 2 };
