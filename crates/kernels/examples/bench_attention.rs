@@ -141,6 +141,10 @@ fn variant(text: &str, work: &Work, rows: RowBucket) -> Kernel {
     let target = host(2);
     let operation = work.operation();
     let mut point = generator.start(&operation, rows, &target).expect("made for this machine");
+    if point.get("deal").is_some() {
+        // Threads run one after the other here: the first would take all pieces.
+        point = point.with("deal", "no");
+    }
     for (axis, value) in changes.split(',').filter_map(|c| c.split_once('=')) {
         point = point.with(axis, value);
     }
