@@ -42,10 +42,10 @@ unsafe fn prepare(x: *const f32, norm: *const f32, row: *mut u8) {
             let to = row.add(g * GROUP + p * 16);
             if PASSES == 2 {
                 let high = _mm512_srai_epi32::<7>(_mm512_add_epi32(q, _mm512_set1_epi32(64)));
-                put(to, high);
-                put(to.add(K), _mm512_sub_epi32(q, _mm512_slli_epi32::<7>(high)));
+                put_bytes(to, high);
+                put_bytes(to.add(K), _mm512_sub_epi32(q, _mm512_slli_epi32::<7>(high)));
             } else {
-                put(to, q);
+                put_bytes(to, q);
             }
         }
         let t = _mm512_reduce_add_epi32(total);
@@ -61,7 +61,7 @@ unsafe fn prepare(x: *const f32, norm: *const f32, row: *mut u8) {
 
 /// Sixteen integers as bytes.
 #[inline(always)]
-unsafe fn put(to: *mut u8, q: __m512i) {
+unsafe fn put_bytes(to: *mut u8, q: __m512i) {
     _mm_storeu_si128(to as *mut __m128i, _mm512_cvtepi32_epi8(q));
 }
 
