@@ -6,8 +6,8 @@
 //! The tokenizer and its vocabulary are those of `TOKENIZER.gguf`. Matrices are Q4_1, the (tied) embedding Q8_0, norms and biases F32.
 
 use half::f16;
-use model::DataType;
 use model::gguf::{Gguf, GgufTensor, Value, write_gguf};
+use model::{DataType, Rope, RopeScaling};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -26,11 +26,11 @@ struct Shape {
     eps: f32,
     qkv_bias: bool,
     qk_norm: bool,
-    /// Factor, low and high frequency factor, original context: Llama 3's scaling of rope, as divisors in the file.
-    rope_scaling: Option<[f32; 4]>,
+    /// Goes into the file as one divisor for each frequency.
+    rope_scaling: RopeScaling,
 }
 
-const SHAPES: [Shape; 3] = [
+static SHAPES: [Shape; 3] = [
     Shape {
         name: "qwen2-0.5b",
         architecture: "qwen2",
@@ -45,7 +45,7 @@ const SHAPES: [Shape; 3] = [
         eps: 1e-6,
         qkv_bias: true,
         qk_norm: false,
-        rope_scaling: None,
+        rope_scaling: RopeScaling::None,
     },
     Shape {
         name: "qwen3-0.6b",
@@ -61,7 +61,7 @@ const SHAPES: [Shape; 3] = [
         eps: 1e-6,
         qkv_bias: false,
         qk_norm: true,
-        rope_scaling: None,
+        rope_scaling: RopeScaling::None,
     },
     Shape {
         name: "llama3-1b",
@@ -77,7 +77,12 @@ const SHAPES: [Shape; 3] = [
         eps: 1e-5,
         qkv_bias: false,
         qk_norm: false,
-        rope_scaling: Some([32.0, 1.0, 4.0, 8192.0]),
+        rope_scaling: RopeScaling::Llama3 {
+            factor: 32.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_context: 8192,
+        },
     },
 ];
 
@@ -138,17 +143,6 @@ fn f32s(mut random: Random, count: usize, middle: f32, spread: f32) -> Vec<u8> {
     (0..count).flat_map(|_| (middle + spread * (2.0 * random.unit() - 1.0)).to_le_bytes()).collect()
 }
 
-/// Divisors of rope's frequencies by Llama 3's rule.
-fn rope_divisors(shape: &Shape, [factor, low, high, original]: [f32; 4]) -> Vec<u8> {
-    let divisor = |i: usize| {
-        let frequency = shape.theta.powf(-((2 * i) as f32) / shape.head_dim as f32);
-        let wavelength = std::f32::consts::TAU / frequency;
-        let smooth = ((original / wavelength - low) / (high - low)).clamp(0.0, 1.0);
-        1.0 / (smooth + (1.0 - smooth) / factor)
-    };
-    (0..shape.head_dim / 2).flat_map(|i| divisor(i).to_le_bytes()).collect()
-}
-
 fn write(source: &Path, shape: &Shape, out: &Path, seed: u64) -> Result<(), Box<dyn std::error::Error>> {
     let gguf = Gguf::open(source)?;
     let Some(vocab) = gguf.tensor("token_embd.weight").map(|t| t.shape()[0]) else {
@@ -180,6 +174,9 @@ fn write(source: &Path, shape: &Shape, out: &Path, seed: u64) -> Result<(), Box<
     ];
     metadata.extend(gguf.metadata().iter().filter(|(k, _)| k.starts_with("tokenizer.")).cloned());
 
+    let scaled =
+        Rope { dim: shape.head_dim, theta: f64::from(shape.theta), scaling: shape.rope_scaling.clone() };
+    let divisors = scaled.divisors();
     let mut tensors = Vec::new();
     let mut add = |name: String, format: DataType, dims: &[usize], spread: f32| {
         let count: usize = dims.iter().product();
@@ -227,13 +224,8 @@ fn write(source: &Path, shape: &Shape, out: &Path, seed: u64) -> Result<(), Box<
             add(name("attn_k_norm.weight"), DataType::F32, &[shape.head_dim], 0.1);
         }
     }
-    if let Some(scaling) = shape.rope_scaling {
-        tensors.push(GgufTensor {
-            name: "rope_freqs.weight".into(),
-            format: DataType::F32,
-            dims: vec![(shape.head_dim / 2) as u64],
-            data: Box::new(move || rope_divisors(shape, scaling)),
-        });
+    if scaled.scaling != RopeScaling::None {
+        tensors.push(GgufTensor::f32_vector("rope_freqs.weight", &divisors));
     }
     write_gguf(out, &metadata, &tensors)?;
     Ok(())

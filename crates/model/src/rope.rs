@@ -57,6 +57,12 @@ pub enum RopeScaling {
 }
 
 impl Rope {
+    /// What scaling divides the plain frequencies by, `dim / 2` of them: a GGUF's `rope_freqs.weight`.
+    pub fn divisors(&self) -> Vec<f32> {
+        let plain = Self { scaling: RopeScaling::None, ..self.clone() }.frequencies().0;
+        plain.iter().zip(self.frequencies().0).map(|(p, s)| p / s).collect()
+    }
+
     /// The `dim / 2` inverse frequencies (radians per position), and the factor on cosines and sines.
     pub fn frequencies(&self) -> (Vec<f32>, f32) {
         let base: Vec<f64> =

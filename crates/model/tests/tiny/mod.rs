@@ -88,9 +88,7 @@ pub fn as_gguf(model: &Model, path: &Path) {
             metadata.push(u32_of("rope.scaling.original_context_length", *original_context));
         }
         RopeScaling::Llama3 { .. } => {
-            let plain = model::Rope { scaling: RopeScaling::None, ..config.rope.clone() }.frequencies().0;
-            let scaled = config.rope.frequencies().0;
-            factors = Some(plain.iter().zip(&scaled).map(|(p, s)| p / s).collect::<Vec<f32>>());
+            factors = Some(config.rope.divisors());
         }
         _ => {}
     }
