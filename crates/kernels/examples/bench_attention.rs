@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release -p kernels --example bench_attention -- [prefill|decode1|decode16] [CONTEXT] [axis=value,... ...]
 //! ```
+//! `KV=bf16` and `PAGE=32` in the environment change the cache.
 //! Each further argument is one variant of `attention-avx512` (or of `name:axis=value,...`).
 
 #[path = "../tests/harness/mod.rs"]
@@ -29,6 +30,11 @@ struct Work {
     pairs: f64,
 }
 
+/// The cache's type: `KV=bf16`, or f16.
+fn dtype() -> KvDtype {
+    if std::env::var("KV").is_ok_and(|kv| kv == "bf16") { KvDtype::Bf16 } else { KvDtype::F16 }
+}
+
 impl Work {
     /// `sequences` of one row each at `context`, or one sequence of `context` rows.
     fn new(kind: &str, context: usize, tokens: usize) -> Self {
@@ -46,8 +52,15 @@ impl Work {
         // A fixed shuffle: pages of a sequence lie apart.
         let tables: Vec<u32> = (0..pages).map(|i| (i * 7919 % pages) as u32).collect();
         let page = KV_HEADS * DIM * tokens;
-        let half =
-            |i: usize| half::f16::from_f32(((i * 2_654_435_761) % 2048) as f32 / 1024.0 - 1.0).to_le_bytes();
+        let dtype = dtype();
+        let half = |i: usize| {
+            let x = ((i * 2_654_435_761) % 2048) as f32 / 1024.0 - 1.0;
+            if dtype == KvDtype::F16 {
+                half::f16::from_f32(x).to_le_bytes()
+            } else {
+                half::bf16::from_f32(x).to_le_bytes()
+            }
+        };
         let cache: Vec<u8> = (0..pages * page).flat_map(half).collect();
         let queries: Vec<f32> =
             (0..rows * HEADS * DIM).map(|i| ((i * 40_503) % 4096) as f32 / 2048.0 - 1.0).collect();
@@ -71,7 +84,7 @@ impl Work {
     }
 
     fn operation(&self) -> Operation {
-        let kv = KvLayout { dtype: KvDtype::F16, block_tokens: self.tokens as u32 };
+        let kv = KvLayout { dtype: dtype(), block_tokens: self.tokens as u32 };
         Operation::Attention {
             heads: HEADS as u32,
             kv_heads: KV_HEADS as u32,

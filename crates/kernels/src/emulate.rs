@@ -251,6 +251,21 @@ fn attention(operation: &Operation, arith: Arith, inputs: &CaseInputs) -> Result
         let end = positions[row] as usize + 1;
         let start = window.map_or(0, |w| end.saturating_sub(w as usize));
         let table = &tables[sequences[row] as usize * blocks..];
+        if arith == Arith::Tiles {
+            let gather = |cache: &[f32], at: &dyn Fn(usize, usize) -> usize| -> Vec<f32> {
+                let place =
+                    |t: usize| (table[t / tokens] as usize * *kv_heads as usize + head / shared, t % tokens);
+                let token = |t: usize| (0..dim).map(move |d| (place(t), d));
+                (0..end)
+                    .flat_map(token)
+                    .map(|((plane, t), d)| cache[plane * dim * tokens + at(t, d)])
+                    .collect()
+            };
+            let keys = gather(&keys, &|t, d| d * tokens + t);
+            let values = gather(&values, &|t, d| t * dim + d);
+            numerics::attend_tiles(&queries[i * dim..][..dim], &keys, &values, start..end, out);
+            continue;
+        }
         let pages = (0..end.div_ceil(tokens)).map(|b| {
             let plane = (table[b] as usize * *kv_heads as usize + head / shared) * dim * tokens;
             let visible = start.clamp(b * tokens, (b + 1) * tokens)..end.min((b + 1) * tokens);

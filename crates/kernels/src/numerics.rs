@@ -56,6 +56,12 @@
 //! `l = l * c + (sum of p_t in 16 lanes by t % 16)` (the product rounded first in both variants, then the sum added);
 //! `o = o * c` (rounded), then `o = fma(p_t, v_t, o)` for visible `t` ascending. At the end `out = o * (1 / l)`.
 //! Stored keys and values are widened to f32 exactly. Query head `h` reads KV head `h / (heads / kv_heads)`.
+//!
+//! # Attention on bf16 tiles ([`attend_tiles`])
+//! A class of its own for bf16 caches, whose products are those of bf16 tiles ([`add_tile`], 32 inputs each). As above, but
+//! [`CHUNK`] tokens (from position 0 on) take the place of a page, and queries are rounded to bf16 (nearest even; below
+//! 2^-126: 0, as are stored values there): `s_t = (sum of tiles of dimensions) * scale`; weights are summed as they are and rounded to bf16 for
+//! the values: `o = o * c`, then the tiles of 32 tokens ascending. At the end `out = o * (1 / l) + 0`.
 
 use plan::Zero;
 
@@ -249,6 +255,53 @@ pub fn add_tile(acc: f32, x: &[f32], w: &[f32]) -> f32 {
         pairs.fold(0.0f32, |sum, (x, w)| flush(x.mul_add(*w, sum)))
     };
     flush(acc + flush(sum(0) + sum(1)))
+}
+
+/// Tokens that bf16 tiles of attention take between two corrections of the maximum.
+pub const CHUNK: usize = 256;
+
+/// Attention of one query head on bf16 tiles, into `out[head_dim]`: `keys` and `values` are `[tokens][head_dim]` from
+/// position 0 on, of which `seen` count.
+pub fn attend_tiles(q: &[f32], keys: &[f32], values: &[f32], seen: std::ops::Range<usize>, out: &mut [f32]) {
+    let dim = q.len();
+    let scale = 1.0 / (dim as f32).sqrt();
+    let q: Vec<f32> = q.iter().map(|q| to_bf16(*q)).collect();
+    let stored = |at: &[f32], t: usize| -> Vec<f32> {
+        let token = seen.contains(&t).then(|| &at[t * dim..][..dim]);
+        token.map_or(vec![0.0; dim], |token| token.iter().map(|v| to_bf16(*v)).collect())
+    };
+    let (mut m, mut l) = (f32::NEG_INFINITY, 0.0f32);
+    out.fill(0.0);
+    for chunk in seen.start / CHUNK..seen.end.div_ceil(CHUNK) {
+        let here = seen.start.max(chunk * CHUNK)..seen.end.min((chunk + 1) * CHUNK);
+        let score = |t: usize| {
+            let key = stored(keys, t);
+            q.chunks(32).zip(key.chunks(32)).fold(0.0f32, |acc, (q, k)| add_tile(acc, q, k)) * scale
+        };
+        let scores: Vec<f32> = here.clone().map(score).collect();
+        let highest = scores.iter().fold(m, |m, s| m.max(*s));
+        let c = exp(Arith::Tiles, m - highest);
+        let (mut lanes, mut p) = (Lanes::default(), vec![0.0f32; CHUNK]);
+        for (t, s) in here.clone().zip(&scores) {
+            let weight = exp(Arith::Tiles, s - highest);
+            lanes.0[t % 16] += weight;
+            p[t % CHUNK] = to_bf16(weight);
+        }
+        l = l * c + lanes.total();
+        m = highest;
+        out.iter_mut().for_each(|o| *o *= c);
+        for block in (here.start / 32 * 32..here.end).step_by(32) {
+            let tokens: Vec<Vec<f32>> = (block..block + 32).map(|t| stored(values, t)).collect();
+            for (d, o) in out.iter_mut().enumerate() {
+                let column: Vec<f32> = tokens.iter().map(|v| v[d]).collect();
+                *o = add_tile(*o, &p[block % CHUNK..][..32], &column);
+            }
+        }
+    }
+    let inverse = 1.0 / l;
+    for o in out {
+        *o = *o * inverse + 0.0;
+    }
 }
 
 /// One page of attention for one query head: keys `[head_dim][tokens]`, values `[tokens][head_dim]` as f32.

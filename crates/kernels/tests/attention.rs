@@ -3,8 +3,8 @@
 
 mod harness;
 
-use harness::{Buffer, build, host, runs_here};
-use kernels::numerics::{Arith, Page, attend};
+use harness::{Buffer, build, emulating, forms, runs_here};
+use kernels::numerics::{Arith, Page, attend, attend_tiles};
 use kernels::{Generator, generator};
 use plan::operation::{int, slot};
 use plan::{ArgsV1, KvDtype, KvLayout, Operation, RowBucket};
@@ -173,6 +173,32 @@ impl Batch {
             let (position, sequence) = (self.positions[row] as usize, self.sequences[row] as usize);
             let first = (position + 1).saturating_sub(window.map_or(usize::MAX, |w| w as usize));
             let blocks: Vec<usize> = (first / tokens..=position / tokens).collect();
+            if arith == Arith::Tiles {
+                let gather = |cache: &[u8], values: bool| -> Vec<f32> {
+                    let element = |t: usize, i: usize| {
+                        let (k, v) = self.at(sequence, t, i / dim, i % dim);
+                        widened(dtype, &cache[if values { v } else { k } * dtype.bytes()..])
+                    };
+                    let all = (0..kv_heads).flat_map(|h| {
+                        (0..=position).flat_map(move |t| (0..dim).map(move |d| (t, h * dim + d)))
+                    });
+                    all.map(|(t, i)| element(t, i)).collect()
+                };
+                let (keys, values) = (gather(&self.keys, false), gather(&self.values, true));
+                for head in 0..heads {
+                    let at = (row * heads + head) * dim;
+                    let plane = head * kv_heads / heads * (position + 1) * dim;
+                    let (keys, values) = (&keys[plane..], &values[plane..]);
+                    attend_tiles(
+                        &self.queries[at..at + dim],
+                        keys,
+                        values,
+                        first..position + 1,
+                        &mut out[at..at + dim],
+                    );
+                }
+                continue;
+            }
             for kv_head in 0..kv_heads {
                 let pages: Vec<(Vec<f32>, Vec<f32>)> = blocks
                     .iter()
@@ -218,18 +244,20 @@ fn batches(tokens: u32) -> Vec<Vec<Vec<u32>>> {
         vec![vec![7], vec![t + 15]],
         vec![((t + 5).saturating_sub(40)..t + 5).collect()],
         vec![(2 * t - 7..2 * t + 10).collect()],
+        // Beyond one chunk of the class that works in chunks, and across the edge of two.
+        vec![vec![2 * 256 + 37], (250..262).collect()],
         mixed,
     ]
 }
 
 fn arith(generator: &dyn Generator, operation: &Operation) -> Arith {
-    if generator.numeric_class(operation).ends_with("nofma") { Arith::Separate } else { Arith::Fused }
+    Arith::of_class(&generator.numeric_class(operation)).expect("a class with an arithmetic")
 }
 
 /// Every batch at 1 to 3 threads, and rows alone.
 fn check(name: &str, shape: Shape, change: &[(&str, &str)]) {
     let operation = shape.operation();
-    let (generator, target) = (generator(name).expect(name), host(2));
+    let (generator, target) = (generator(name).expect(name), emulating(2));
     let rows = RowBucket { low: 1, high: u32::MAX };
     let Some(mut point) = generator.start(&operation, rows, &target) else {
         assert!(!name.ends_with("portable"), "{name} makes {operation}");
@@ -241,23 +269,25 @@ fn check(name: &str, shape: Shape, change: &[(&str, &str)]) {
     }
     let generated =
         generator.generate(&operation, rows, &target, &point, 256).expect("a member of the space");
-    if !runs_here(name, &generated) {
-        return;
-    }
-    let kernel = build(&generated, name);
     let arith = arith(generator, &operation);
-    for (i, sequences) in batches(shape.tokens as u32).iter().enumerate() {
-        let batch = Batch::new(shape, sequences, i as u64);
-        let want = batch.expected(arith);
-        assert!(want.iter().all(|v| v.is_finite()));
-        let what = |threads| format!("{name} {operation} {point} batch {i}, {threads} threads");
-        for threads in 1..=3 {
-            assert_same(&what(threads), &batch.run(&kernel, threads), &want);
+    for (form, most_threads) in forms(generated) {
+        if !runs_here(name, &form) {
+            continue;
         }
-        let width = shape.heads * shape.dim;
-        for row in (0..batch.rows()).step_by(batch.rows().div_ceil(4)) {
-            let alone = batch.alone(row).run(&kernel, 2);
-            assert_same(&format!("{} row {row} alone", what(2)), &alone, &want[row * width..][..width]);
+        let kernel = build(&form, name);
+        for (i, sequences) in batches(shape.tokens as u32).iter().enumerate() {
+            let batch = Batch::new(shape, sequences, i as u64);
+            let want = batch.expected(arith);
+            assert!(want.iter().all(|v| v.is_finite()));
+            let what = |threads| format!("{name} {operation} {point} batch {i}, {threads} threads");
+            for threads in 1..=most_threads {
+                assert_same(&what(threads), &batch.run(&kernel, threads), &want);
+            }
+            let width = shape.heads * shape.dim;
+            for row in (0..batch.rows()).step_by(batch.rows().div_ceil(4)) {
+                let alone = batch.alone(row).run(&kernel, most_threads.min(2));
+                assert_same(&format!("{} row {row} alone", what(2)), &alone, &want[row * width..][..width]);
+            }
         }
     }
 }
@@ -322,4 +352,22 @@ fn avx2_shapes() {
 #[test]
 fn avx2_windows() {
     vector_windows("attention-avx2");
+}
+
+#[test]
+fn amx_shapes() {
+    let name = "attention-amxbf16";
+    check(name, shape(9, 3, 64, KvDtype::Bf16, 32), &[]);
+    check(name, shape(9, 3, 64, KvDtype::Bf16, 64), &[("tile", "5"), ("split", "query"), ("deal", "2")]);
+    check(name, shape(4, 4, 128, KvDtype::Bf16, 32), &[("tile", "1")]);
+    check(name, shape(8, 1, 96, KvDtype::Bf16, 128), &[("tile", "2")]);
+    check(name, shape(7, 1, 32, KvDtype::Bf16, 32), &[("tile", "64")]);
+}
+
+#[test]
+fn amx_windows() {
+    for window in [1, 33, 300] {
+        let shape = Shape { window: Some(window), ..shape(6, 3, 64, KvDtype::Bf16, 32) };
+        check("attention-amxbf16", shape, &[("tile", "16")]);
+    }
 }

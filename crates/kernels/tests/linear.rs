@@ -5,7 +5,7 @@ mod harness;
 mod linear_case;
 
 use evidence::Point;
-use harness::{build, host, runs_here};
+use harness::{build, emulating, forms, host, runs_here};
 use kernels::Generator;
 use kernels::numerics::Arith;
 use linear_case::{Case, assert_same};
@@ -121,33 +121,10 @@ fn arith_of(generator: &dyn Generator, operation: &Operation) -> Arith {
     if generator.numeric_class(operation).ends_with("/nofma") { Arith::Separate } else { Arith::Fused }
 }
 
-/// What runs of a kernel, and on up to how many threads: itself, and an AMX kernel on emulated tiles too, which run wherever
-/// AVX-512 does. Those are static: one thread at a time.
-fn forms(generated: kernels::Generated) -> Vec<(kernels::Generated, u32)> {
-    let tiles = include_str!("../src/generators/source/amx_tiles.rs");
-    if !generated.source.contains(tiles) {
-        return vec![(generated, 3)];
-    }
-    let mut emulated = generated.clone();
-    emulated.source = emulated.source.replace(tiles, include_str!("harness/amx_tiles_emulated.rs"));
-    emulated.features.remove(&plan::Feature::AmxInt8);
-    emulated.features.remove(&plan::Feature::AmxBf16);
-    vec![(emulated, 1), (generated, 3)]
-}
-
-/// This machine, with AMX where its kernels can be emulated.
-fn target(threads: u32) -> Target {
-    let mut target = host(threads);
-    if target.features.contains(&plan::Feature::Avx512) {
-        target.features.extend([plan::Feature::AmxInt8, plan::Feature::AmxBf16]);
-    }
-    target
-}
-
 /// Checks one generator; returns how many kernels ran.
 fn check(name: &str, rows: RowBucket, counts: &[usize], per_operation: u64) -> usize {
     let generator = kernels::generator(name).expect("registered");
-    let target = target(2);
+    let target = emulating(2);
     let mut ran = 0;
     for (i, operation) in operations().into_iter().enumerate() {
         let most = counts.iter().copied().max().unwrap_or(1);
@@ -236,10 +213,11 @@ fn amx_bf16_kernels_follow_their_class() {
     for (i, operation) in bf16_operations().into_iter().enumerate() {
         let case = Case::random(operation, 67, 7 + i as u64);
         for (rows, counts) in [(FEW, vec![1, 5]), (MANY, vec![33, 48, 67])] {
-            for point in points(generator, &operation, rows, &target(2), 3) {
+            for point in points(generator, &operation, rows, &emulating(2), 3) {
                 let most = counts.iter().copied().max().unwrap_or(1);
-                let generated =
-                    generator.generate(&operation, rows, &target(2), &point, most as u32).expect("generate");
+                let generated = generator
+                    .generate(&operation, rows, &emulating(2), &point, most as u32)
+                    .expect("generate");
                 for (form, most_threads) in forms(generated) {
                     if !runs_here(name, &form) {
                         continue;
@@ -263,7 +241,7 @@ fn holds(binary: &[u8], length: usize, matches: impl Fn(&[u8]) -> bool) -> bool 
 
 #[test]
 fn instructions_that_cannot_run_here_are_at_least_in_the_binary() {
-    let mut all = target(1);
+    let mut all = emulating(1);
     if !all.features.contains(&plan::Feature::Avx512) {
         eprintln!("SKIPPED: only x86-64 with AVX-512 builds these kernels");
         return;

@@ -10,11 +10,12 @@ use plan::{KvLayout, Launch, Operation, RowBucket, Target};
 use std::collections::BTreeSet;
 
 pub(super) const ROWS: &str = include_str!("source/attention_rows.rs");
+pub(super) const PARTS: &str = include_str!("source/attention_parts.rs");
 const SCALAR: &str = include_str!("source/scalar_portable.rs");
 const PORTABLE: &str = include_str!("source/attention_portable.rs");
 
 /// Most threads that attention kernels are made for.
-pub(super) const MAX_THREADS: u32 = 1024;
+const MAX_THREADS: u32 = 1024;
 
 /// Shape of an attention operation that kernels can be made for.
 #[derive(Clone, Copy)]
@@ -59,6 +60,23 @@ impl Shape {
 /// Numeric class of attention kernels.
 pub(super) fn numeric_class(arith: Arith) -> String {
     format!("attention-pages/{}", arith.name())
+}
+
+/// The `deal` axis: pieces for each thread that are dealt out to whoever is free, or fixed shares.
+pub(super) fn dealt(rows: RowBucket) -> &'static [&'static str] {
+    if rows.high > 4 { &["no", "2", "4", "8"] } else { &["no"] }
+}
+
+/// The launch of a kernel whose threads part the work as `source/attention_parts.rs` says.
+pub(super) fn launch(scratch: usize, pieces: u32, max_rows: u32) -> Launch {
+    Launch {
+        phases: if pieces > 0 { 2 } else { 1 },
+        scratch_bytes: scratch.next_multiple_of(64) as u64,
+        shared_bytes: if pieces > 0 { 64 } else { 0 },
+        shared_bytes_per_row: 0,
+        max_rows,
+        max_threads: MAX_THREADS,
+    }
 }
 
 /// Plain Rust, any architecture: one row at a time, with the query heads of a KV head (axis `share`) reading it together.

@@ -1,13 +1,13 @@
 //! Generators of attention kernels with vectors: `attention-avx512` and `attention-avx2`, one source for both.
 
-use super::attention::{MAX_THREADS, ROWS, Shape, numeric_class};
+use super::attention::{PARTS, ROWS, Shape, dealt, launch, numeric_class};
 use super::small_constants as constants;
 use super::small_vector::Isa;
 use crate::error::KernelError;
 use crate::generator::{Generated, Generator};
 use crate::numerics::Arith;
 use evidence::{Point, Space};
-use plan::{KvDtype, Launch, Operation, RowBucket, Target};
+use plan::{KvDtype, Operation, RowBucket, Target};
 
 const BODY: &str = include_str!("source/attention_vector.rs");
 
@@ -116,7 +116,7 @@ impl Generator for AttentionVector {
                 .choices("stage", if staged { &["no", "yes"] } else { &["no"] })
                 .choices("prefetch", &["no", "near", "page"])
                 .choices("split", &["query", "row"])
-                .choices("deal", if rows.high > 4 { &["no", "2", "4", "8"] } else { &["no"] }),
+                .choices("deal", dealt(rows)),
         )
     }
 
@@ -168,16 +168,10 @@ impl Generator for AttentionVector {
             + self.isa.source()
             + ROWS
             + BODY
+            + PARTS
             + &tiles(&ladder(choice.register, shape.group() as usize));
         let elements = 2 * queries * dim + choice.register * tokens + 2 * stage + 4 * queries;
-        let launch = Launch {
-            phases: if choice.pieces > 0 { 2 } else { 1 },
-            scratch_bytes: (elements * 4).next_multiple_of(64) as u64,
-            shared_bytes: if choice.pieces > 0 { 64 } else { 0 },
-            shared_bytes_per_row: 0,
-            max_rows,
-            max_threads: MAX_THREADS,
-        };
+        let launch = launch(elements * 4, choice.pieces, max_rows);
         Ok(Generated { source, launch, features: self.isa.features() })
     }
 

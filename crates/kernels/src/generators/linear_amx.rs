@@ -10,7 +10,7 @@ use evidence::{Point, Space};
 use plan::{Activation, Epilogue, Feature, Operation, RowBucket, Target};
 use std::collections::BTreeSet;
 
-const TILES: &str = include_str!("source/amx_tiles.rs");
+pub(super) const TILES: &str = include_str!("source/amx_tiles.rs");
 const ROWS: &str = include_str!("source/linear_int8_rows.rs");
 const INT8: &str = include_str!("source/linear_amx_int8.rs");
 const BF16: &str = include_str!("source/linear_amx_bf16.rs");

@@ -4,6 +4,7 @@
 //! operation and a point in front of them. They are compiled as separate crates, never as part of this one.
 
 pub mod attention;
+pub mod attention_amx;
 pub mod attention_vector;
 pub mod embed;
 mod linear;
@@ -45,6 +46,7 @@ static GENERATORS: &[&dyn Generator] = &[
     &small::SmallPortable,
     &attention_vector::AttentionVector { isa: small_vector::Isa::Avx512 },
     &attention_vector::AttentionVector { isa: small_vector::Isa::Avx2 },
+    &attention_amx::AttentionAmx,
     &small_vector::SmallVector { isa: small_vector::Isa::Avx512 },
     &small_vector::SmallVector { isa: small_vector::Isa::Avx2 },
 ];

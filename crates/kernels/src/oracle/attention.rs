@@ -1,4 +1,5 @@
-//! Causal attention over the paged cache: two-pass softmax in f64 on the stored keys and values.
+//! Causal attention over the paged cache: two-pass softmax in f64 on the stored keys and values. Where the cache is bf16,
+//! kernels may round queries and weights to bf16 too, for the products.
 
 use super::{CaseOutputs, Selection};
 use crate::error::KernelError;
@@ -158,8 +159,13 @@ impl Cache<'_> {
 
     /// Keys and values of the tokens at `places`, for one KV head.
     fn gather(&self, head: usize, places: impl Iterator<Item = Place>) -> Tokens {
-        let mut tokens =
-            Tokens { dim: self.dim, block: self.layout.block_tokens as usize, keys: vec![], values: vec![] };
+        let mut tokens = Tokens {
+            dim: self.dim,
+            block: self.layout.block_tokens as usize,
+            factor: if self.layout.dtype == KvDtype::Bf16 { BF16 } else { 0.0 },
+            keys: vec![],
+            values: vec![],
+        };
         for at in places {
             tokens.keys.extend((0..self.dim).map(|d| self.key(head, &at, d)));
             tokens.values.extend((0..self.dim).map(|d| self.value(head, &at, d)));
@@ -173,6 +179,8 @@ struct Tokens {
     dim: usize,
     /// Tokens of a page.
     block: usize,
+    /// Relative rounding of queries and weights before they are multiplied.
+    factor: f64,
     keys: Vec<f64>,
     values: Vec<f64>,
 }
@@ -181,7 +189,8 @@ impl Tokens {
     fn attend(&self, query: &[f32], seen: std::ops::Range<usize>) -> Vec<Bounded> {
         let keys = &self.keys[seen.start * self.dim..seen.end * self.dim];
         let values = &self.values[seen.start * self.dim..seen.end * self.dim];
-        let scores: Vec<Bounded> = keys.chunks_exact(self.dim).map(|key| score(query, key)).collect();
+        let scores: Vec<Bounded> =
+            keys.chunks_exact(self.dim).map(|key| score(query, key, self.factor)).collect();
         let max = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(s.value));
         let weights: Vec<f64> = scores.iter().map(|s| (s.value - max).exp()).collect();
         let total: f64 = weights.iter().sum();
@@ -200,7 +209,10 @@ impl Tokens {
             let again = if t % self.block == 0 { 3.0 } else { 1.0 };
             for (sum, v) in sums.iter_mut().zip(value) {
                 sum.value += w * v;
-                sum.error += U * (again * sum.value.abs() + (w * v).abs());
+                sum.error += U * (again * sum.value.abs() + (w * v).abs()) + self.factor * (w * v).abs();
+                if self.factor > 0.0 {
+                    sum.error += UNDERFLOW * (w + 1.0);
+                }
             }
         }
         let means: Vec<f64> = sums.iter().map(|s| s.value / total).collect();
@@ -231,13 +243,19 @@ impl Tokens {
     }
 }
 
-/// Scaled product of a query and a key, summed in order with its running error.
-fn score(query: &[f32], key: &[f64]) -> Bounded {
+/// Half a unit of bf16's last place, relative, and what sums in the order of tiles may lose beside sums in order.
+const BF16: f64 = 1.0 / 512.0 + 64.0 * U;
+
+/// Scaled product of a query and a key, summed in order with its running error; factors are rounded by `factor` before.
+fn score(query: &[f32], key: &[f64], factor: f64) -> Bounded {
     let mut s = Bounded::default();
     for (q, k) in query.iter().zip(key) {
         let product = *q as f64 * k;
         s.value += product;
-        s.error += U * (product.abs() + s.value.abs());
+        s.error += U * (product.abs() + s.value.abs()) + factor * product.abs();
+        if factor > 0.0 {
+            s.error += UNDERFLOW * (q.abs() as f64 + k.abs() + 1.0);
+        }
     }
     let scale = 1.0 / (query.len() as f64).sqrt();
     Bounded { value: s.value * scale, error: s.error * scale }.rounded(3.0)

@@ -33,7 +33,7 @@ unsafe fn shape(t: u32) -> (usize, usize) {
     (*field(48 + t) as usize, *field(16 + 2 * t) as usize + 256 * *field(17 + 2 * t) as usize)
 }
 
-unsafe fn zero<const T: u32>() {
+unsafe fn zero_tile<const T: u32>() {
     for i in 0..1024 {
         *byte(T, i) = 0;
     }
@@ -41,7 +41,7 @@ unsafe fn zero<const T: u32>() {
 
 unsafe fn load_tile<const T: u32>(p: *const u8, stride: usize) {
     let (rows, bytes) = shape(T);
-    zero::<T>();
+    zero_tile::<T>();
     for r in 0..rows {
         for b in 0..bytes {
             *byte(T, r * 64 + b) = *p.add(r * stride + b);
@@ -62,7 +62,7 @@ unsafe fn word(t: u32, at: usize) -> [u8; 4] {
     [*byte(t, at), *byte(t, at + 1), *byte(t, at + 2), *byte(t, at + 3)]
 }
 
-unsafe fn put(t: u32, at: usize, v: [u8; 4]) {
+unsafe fn put_word(t: u32, at: usize, v: [u8; 4]) {
     for i in 0..4 {
         *byte(t, at + i) = v[i];
     }
@@ -79,9 +79,15 @@ unsafe fn dot_int8<const C: u32>() {
                     sum += a[i] as i8 as i32 * b[i] as i32;
                 }
             }
-            put(C, m * 64 + n * 4, sum.to_le_bytes());
+            put_word(C, m * 64 + n * 4, sum.to_le_bytes());
         }
     }
+}
+
+/// One rounding. Its own, since what stands around has another `fma`.
+unsafe fn fused(a: f32, b: f32, c: f32) -> f32 {
+    use core::arch::x86_64::{_mm_cvtss_f32, _mm_fmadd_ss, _mm_set_ss};
+    _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c)))
 }
 
 /// Even and odd inputs summed apart over the tile, then added to it.
@@ -93,11 +99,11 @@ unsafe fn dot_bf16<const C: u32, const A: u32, const B: u32>() {
             let (mut even, mut odd) = (0.0f32, 0.0f32);
             for k in 0..bytes / 4 {
                 let (a, b) = (word(A, m * 64 + k * 4), word(B, k * 64 + n * 4));
-                even = fma(wide(a[0], a[1]), wide(b[0], b[1]), even);
-                odd = fma(wide(a[2], a[3]), wide(b[2], b[3]), odd);
+                even = fused(wide(a[0], a[1]), wide(b[0], b[1]), even);
+                odd = fused(wide(a[2], a[3]), wide(b[2], b[3]), odd);
             }
             let sum = f32::from_le_bytes(word(C, m * 64 + n * 4)) + (even + odd);
-            put(C, m * 64 + n * 4, sum.to_le_bytes());
+            put_word(C, m * 64 + n * 4, sum.to_le_bytes());
         }
     }
 }

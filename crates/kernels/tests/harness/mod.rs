@@ -63,6 +63,29 @@ pub fn runs_here(name: &str, generated: &Generated) -> bool {
     missing.is_empty()
 }
 
+/// What runs of a kernel, and on up to how many threads: itself, and an AMX kernel on emulated tiles too, which run wherever
+/// AVX-512 does. Those are static: one thread at a time.
+pub fn forms(generated: Generated) -> Vec<(Generated, u32)> {
+    let tiles = include_str!("../../src/generators/source/amx_tiles.rs");
+    if !generated.source.contains(tiles) {
+        return vec![(generated, 3)];
+    }
+    let mut emulated = generated.clone();
+    emulated.source = emulated.source.replace(tiles, include_str!("amx_tiles_emulated.rs"));
+    emulated.features.remove(&Feature::AmxInt8);
+    emulated.features.remove(&Feature::AmxBf16);
+    vec![(emulated, 1), (generated, 3)]
+}
+
+/// This machine, with AMX where its kernels can be emulated.
+pub fn emulating(threads: u32) -> Target {
+    let mut target = host(threads);
+    if target.features.contains(&Feature::Avx512) {
+        target.features.extend([Feature::AmxInt8, Feature::AmxBf16]);
+    }
+    target
+}
+
 /// Compiles to `dir/name.so`; the source stays beside it.
 pub fn compile(generated: &Generated, dir: &Path, name: &str) -> std::path::PathBuf {
     let source = dir.join(format!("{name}.rs"));

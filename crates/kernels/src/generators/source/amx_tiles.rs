@@ -16,7 +16,7 @@ unsafe fn release() {
 }
 
 #[inline(always)]
-unsafe fn zero<const T: u32>() {
+unsafe fn zero_tile<const T: u32>() {
     core::arch::asm!("tilezero tmm{t}", t = const T, options(nostack))
 }
 

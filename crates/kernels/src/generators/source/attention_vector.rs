@@ -2,8 +2,6 @@
 // queries. Outputs: lanes are dimensions, the loop runs over tokens, broadcasting weights. Queries (rows of one
 // sequence times the heads of one KV head) lie one after another in scratch, so that any number of them shares a load.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
 /// What one thread works in.
 #[repr(C)]
 struct Scratch {
@@ -376,11 +374,11 @@ unsafe fn stage(s: *mut Scratch, page: &Page) -> Page {
     }
 }
 
-/// Where a page of keys, and of values, begins, bytes.
+/// Before the first query of a call, and after the last one.
 #[inline(always)]
-unsafe fn offset(row: &Row, block: usize, kv_head: usize) -> usize {
-    unsafe { (*row.table.add(block) as usize * KV_HEADS + kv_head) * (DIM * TOKENS * KV_BYTES) }
-}
+unsafe fn enter(_s: *mut Scratch) {}
+#[inline(always)]
+unsafe fn leave() {}
 
 /// Queries `from..to` (row times GROUP plus head) of the rows that start at `row`, all of one sequence, and one KV head.
 /// `after` is the offset of the page that is likely to be read after these.
@@ -441,95 +439,5 @@ unsafe fn attend(
                 store(out.add(place(from + n) + d * W), mul(load(outputs.add(n * DIM + d * W)), inverse));
             }
         }
-    }
-}
-
-/// # Safety
-/// `args` describes an attention call of these shapes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kernel(args: *const ArgsV1, phase: u32, thread: u32, threads: u32) {
-    unsafe {
-        let args = &*args;
-        let s = args.scratch.add(thread as usize * args.scratch_bytes as usize).cast::<Scratch>();
-        if PIECES == 0 {
-            part(args, s, thread, threads);
-            return;
-        }
-        // Work is dealt out to whoever is free: threads that a neighbour slows down do less, and the others do not wait.
-        let counter = &*args.shared.cast::<AtomicU32>();
-        if phase == 0 {
-            if thread == 0 {
-                counter.store(0, Relaxed);
-            }
-            return;
-        }
-        let pieces = PIECES * threads;
-        loop {
-            let piece = counter.fetch_add(1, Relaxed);
-            if piece >= pieces {
-                return;
-            }
-            part(args, s, piece, pieces);
-        }
-    }
-}
-
-/// One part of the work.
-#[inline(always)]
-unsafe fn part(args: &ArgsV1, s: *mut Scratch, thread: u32, threads: u32) {
-    unsafe {
-        let (low, high) = share(total_cost(args), thread, threads);
-        let rows = args.rows as usize;
-        let (mut row, mut done) = (0, 0);
-        while row < rows && done < high {
-            let first = row_at(args, row);
-            let (mut end, mut work) = (row + 1, cost(&first));
-            while end < rows && end - row < TILE_ROWS {
-                let next = row_at(args, end);
-                if next.sequence != first.sequence {
-                    break;
-                }
-                work += cost(&next);
-                end += 1;
-            }
-            for kv_head in 0..KV_HEADS {
-                let after = done + work * GROUP as u64;
-                if after > low && done < high {
-                    let (from, to) = owned(args, row, end, done, low, high);
-                    if from < to {
-                        let after = if kv_head + 1 < KV_HEADS {
-                            offset(&first, first.first / TOKENS, kv_head + 1)
-                        } else {
-                            let next = row_at(args, if end < rows { end } else { row });
-                            offset(&next, next.first / TOKENS, 0)
-                        };
-                        attend(args, s, row, kv_head, from, to, after);
-                    }
-                }
-                done = after;
-            }
-            row = end;
-        }
-    }
-}
-
-/// The queries of rows `row..end` and one KV head whose work, starting at `done`, belongs to `low..high`.
-#[inline(always)]
-unsafe fn owned(args: &ArgsV1, row: usize, end: usize, done: u64, low: u64, high: u64) -> (usize, usize) {
-    unsafe {
-        let (mut from, mut to, mut at) = (usize::MAX, 0, done);
-        for r in row..end {
-            let work = cost(&row_at(args, r)) * SPLIT as u64;
-            let mut head = 0;
-            while head < GROUP {
-                if owns(low, high, at, work) {
-                    from = from.min((r - row) * GROUP + head);
-                    to = (r - row) * GROUP + head + SPLIT;
-                }
-                at += work;
-                head += SPLIT;
-            }
-        }
-        (from, to)
     }
 }

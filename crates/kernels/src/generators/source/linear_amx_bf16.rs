@@ -322,10 +322,10 @@ unsafe fn block<const R: usize, const C: usize>(a: &ArgsV1, acts: *const u8, at:
     let next = |j: usize| w[if j < C { j } else { 0 }];
     let (to, line) = (at.to as *mut u8, UNIT * 4);
     if at.k == 0 {
-        zero::<0>();
-        zero::<1>();
-        zero::<2>();
-        zero::<3>();
+        zero_tile::<0>();
+        zero_tile::<1>();
+        zero_tile::<2>();
+        zero_tile::<3>();
     } else {
         load_tile::<0>(to, line);
         if C > 1 {

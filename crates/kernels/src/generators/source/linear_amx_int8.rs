@@ -79,8 +79,8 @@ unsafe fn columns<const MR: usize>(acts: *const u8, w: *const u8, scratch: *mut 
 /// The int32 sums of one group: rows of `x` (ROW bytes apart) times the quants at `q` (64 bytes for each four inputs).
 #[inline(always)]
 unsafe fn group_sums(x: *const u8, q: *const u8, sums: *mut u8) {
-    zero::<0>();
-    zero::<1>();
+    zero_tile::<0>();
+    zero_tile::<1>();
     let mut i = 0;
     while i < GROUP {
         load_tile::<5>(q.add(i * 16), 64);
