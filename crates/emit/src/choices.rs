@@ -129,8 +129,8 @@ impl PlanChoices {
             let values: Vec<&str> = values.iter().map(String::as_str).collect();
             space = space
                 .choices(&format!("{}.weight", class.name()), &values)
-                .choices(&format!("{}.activation", class.name()), &["i8", "i16", "bf16"])
-                .choices(&format!("{}.prefill", class.name()), &["i8", "i16", "bf16"]);
+                .choices(&format!("{}.activation", class.name()), &["i8", "i16", "bf16", "r16"])
+                .choices(&format!("{}.prefill", class.name()), &["i8", "i16", "bf16", "r16"]);
         }
         space
             .choices("kv", &["f16", "f32", "bf16"])
@@ -252,6 +252,7 @@ fn activation_name(activation: Activation) -> &'static str {
         Activation::I8 => "i8",
         Activation::I16 => "i16",
         Activation::Bf16 => "bf16",
+        Activation::Row16 => "r16",
     }
 }
 
@@ -261,6 +262,7 @@ fn parse_activation(text: &str) -> Option<Activation> {
         "i8" => Some(Activation::I8),
         "i16" => Some(Activation::I16),
         "bf16" => Some(Activation::Bf16),
+        "r16" => Some(Activation::Row16),
         _ => None,
     }
 }

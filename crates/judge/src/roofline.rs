@@ -63,7 +63,7 @@ fn least_cost(operation: &Operation, contexts: &[u32]) -> Cost {
             Cost { kv_bytes: one.kv_bytes, ..full }
         }
         // Weights of integer classes are summed in integers, everything else is small beside it.
-        Operation::Linear { activation: Activation::I8 | Activation::I16, .. } => {
+        Operation::Linear { activation: Activation::I8 | Activation::I16 | Activation::Row16, .. } => {
             Cost { f32_flops: 0.0, transcendentals: 0.0, ..full }
         }
         _ => full,

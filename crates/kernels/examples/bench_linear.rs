@@ -6,7 +6,7 @@
 //! cargo run --release -p kernels --example bench_linear -- gate-up 64 1 20 linear-avx512vnni:tile=6 linear-avx512vnni:tile=7
 //! ```
 //! Operations: `qkv`, `o`, `gate-up`, `down` (u4, group 32), `head` (u8), and `o-f32`, `o-bf16`, `o-q4f32`, `o-i16`;
-//! `qkv-bf16`, `o-q4bf16`, `gate-up-bf16`, `down-bf16`, `head-bf16` with bf16 activations; `gate-up-w16`,
+//! `qkv-bf16`, `o-q4bf16`, `gate-up-bf16`, `down-bf16`, `head-bf16` with bf16 activations; the same with `-r16`; `gate-up-w16`,
 //! `down-w16` with bf16 weights too.
 //! `read` as a generator measures a plain read of the same weights. Times are the best of all rounds; with one thread
 //! they are processor time, so that busy neighbours disturb less.
@@ -56,6 +56,11 @@ fn operation(name: &str) -> Option<Operation> {
         "down-w16" => linear(576, 1536, none, Epilogue::Add, weight(WeightFormat::Bf16), Activation::Bf16),
         "down-bf16" => linear(576, 1536, none, Epilogue::Add, q4, Activation::Bf16),
         "head-bf16" => linear(49152, 576, NORM, Epilogue::Store, q8, Activation::Bf16),
+        "qkv-r16" => linear(960, 576, NORM, Epilogue::QkvRope(heads), q4, Activation::Row16),
+        "o-r16" => linear(576, 576, none, Epilogue::Add, q4, Activation::Row16),
+        "gate-up-r16" => linear(3072, 576, NORM, Epilogue::SiluGate, q4, Activation::Row16),
+        "down-r16" => linear(576, 1536, none, Epilogue::Add, q4, Activation::Row16),
+        "head-r16" => linear(49152, 576, NORM, Epilogue::Store, q8, Activation::Row16),
         "o-i16" => linear(576, 576, none, Epilogue::Add, q4, Activation::I16),
         "o-q4f32" => linear(576, 576, none, Epilogue::Add, q4, Activation::F32),
         "o-f32" => linear(576, 576, none, Epilogue::Add, weight(WeightFormat::F32), Activation::F32),

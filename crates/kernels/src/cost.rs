@@ -128,6 +128,7 @@ fn linear_cost(operation: &Operation, rows: f64, io: f64) -> Cost {
         Activation::F32 => total.f32_flops += 2.0 * macs,
         Activation::I8 => total.int8_macs += macs,
         Activation::I16 => total.int8_macs += 2.0 * macs,
+        Activation::Row16 => total.int8_macs += 4.0 * macs,
         Activation::Bf16 => total.bf16_macs += macs,
     }
     if matches!(activation, Activation::I8 | Activation::I16) {

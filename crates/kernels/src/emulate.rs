@@ -98,6 +98,7 @@ fn linear(operation: &Operation, arith: Arith, inputs: &CaseInputs) -> Result<Em
 enum Matrix {
     Plain { k: usize, weights: Vec<f32>, bf16: bool },
     Integer { rows: AffineRows, zero: Zero, limit: f32 },
+    Wide { rows: AffineRows },
 }
 
 impl Matrix {
@@ -110,6 +111,7 @@ impl Matrix {
         let limit = match activation {
             Activation::I8 => 127.0,
             Activation::I16 => 16256.0,
+            Activation::Row16 => return Ok(Matrix::Wide { rows: unpack_affine(weight, n, k, bytes)? }),
             Activation::F32 | Activation::Bf16 => {
                 let bf16 = *activation == Activation::Bf16;
                 return Ok(Matrix::Plain { k, weights: unpack(weight, n, k, bytes)?, bf16 });
@@ -142,6 +144,22 @@ impl Matrix {
                 };
                 let weights: Vec<f32> = weights.iter().map(|w| numerics::to_bf16(*w)).collect();
                 weights.chunks(*k).map(dot).collect()
+            }
+            Matrix::Wide { rows } => {
+                let mut xq = vec![0i32; x.len()];
+                let d = numerics::quantise_group(x, 16256.0, &mut xq);
+                let groups = rows.k / rows.group;
+                (0..rows.n())
+                    .map(|n| {
+                        let at = n * groups..(n + 1) * groups;
+                        let column = numerics::wide_column(rows.bits, &rows.scale[at.clone()], &rows.min[at]);
+                        let weights = rows.q[n * rows.k..][..rows.k].iter().enumerate().map(|(k, q)| {
+                            let (s, t) = column.groups[k / rows.group];
+                            s * i32::from(*q) + t
+                        });
+                        numerics::wide_sum(arith, weights, &xq, column.unit, d)
+                    })
+                    .collect()
             }
             Matrix::Integer { rows, zero, limit } => {
                 let mut xq = vec![0i32; x.len()];

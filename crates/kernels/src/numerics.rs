@@ -35,6 +35,12 @@
 //!   With `Zero::Midpoint` the offset is taken off in integers: `s = sum (q - 2^(bits-1)) * xq`
 //!   (start the int32 accumulator at `-2^(bits-1) * t`), then only `acc = fma(f32(s) * d, scale, acc)`.
 //!   Int32 to f32 rounds to nearest even.
+//! * `Row16` ([`wide_column`], [`wide_sum`]): `x` is quantised as one group of `I16`, `xq = 128 * high + low`. A column's weights
+//!   are integers `W = s * q + t` on a scale of its own, `unit`: with `top` the largest `|min|` or `|fma(scale, 2^bits - 1, min)|`
+//!   of its groups, `unit = top / 32512`, `s = round(scale * (1 / unit))`, `t = round(min * (1 / unit))` (nearest even; all 0 where
+//!   `top` is 0). With `W + 32768 = 256 * u + l`: `hi = sum (u - 128) * high`, `mid = sum l * high + 2 * (u - 128) * low + low`,
+//!   exact in int32. `acc = (fma(f32(hi), 256, f32(mid)) * (128 * d)) * unit`. What is left out, `sum (l - 128) * low`, is some
+//!   1e-4 of the result.
 //! * `Bf16`: `x` is rounded to bf16 (nearest even); for each pair `(i, i + 1)`: `acc = fma(x[i+1], w[i+1], acc)`, then
 //!   `acc = fma(x[i], w[i], acc)` (VDPBF16PS; the products are exact, so both variants agree). Values below 2^-126 count as 0.
 //!   Affine weights are rounded to bf16 too (nearest even, from the f32 value above).
@@ -213,6 +219,44 @@ pub fn quantise_group(x: &[f32], limit: f32, out: &mut [i32]) -> f32 {
 pub fn split_i16(xq: i32) -> (i8, i8) {
     let high = (xq + 64) >> 7;
     (high as i8, (xq - 128 * high) as i8)
+}
+
+/// Largest integer weight of a column in `Row16`, but for what rounding of scale and minimum adds.
+pub const WIDE_TOP: f32 = 32512.0;
+
+/// Integer weights of one output in `Row16`: `W = s * q + t` for the quants `q` of each group, in units of `unit`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WideColumn {
+    pub unit: f32,
+    /// `(s, t)` of each group.
+    pub groups: Vec<(i32, i32)>,
+}
+
+/// The integer weights of a column from the scales and minima of its groups.
+pub fn wide_column(bits: u8, scale: &[f32], min: &[f32]) -> WideColumn {
+    let most = ((1u32 << bits) - 1) as f32;
+    let mut top = 0.0f32;
+    for (scale, min) in scale.iter().zip(min) {
+        // The product is exact, so it makes no difference whether it is rounded.
+        top = top.max(min.abs()).max((scale * most + min).abs());
+    }
+    let unit = top / WIDE_TOP;
+    let inverse = if top > 0.0 { 1.0 / unit } else { 0.0 };
+    let whole = |v: f32| (v * inverse).round_ties_even() as i32;
+    WideColumn { unit, groups: scale.iter().zip(min).map(|(s, m)| (whole(*s), whole(*m))).collect() }
+}
+
+/// One output of `Row16`: integer weights and activations, their scales.
+pub fn wide_sum(arith: Arith, weights: impl Iterator<Item = i32>, xq: &[i32], unit: f32, d: f32) -> f32 {
+    let (mut hi, mut mid) = (0i32, 0i32);
+    for (w, x) in weights.zip(xq) {
+        let (high, low) = split_i16(*x);
+        let (high, low, w) = (i32::from(high), i32::from(low), w + 32768);
+        let (u, l) = ((w >> 8) - 128, w & 255);
+        hi += u * high;
+        mid += l * high + 2 * u * low + low;
+    }
+    (arith.fma(hi as f32, 256.0, mid as f32) * (128.0 * d)) * unit
 }
 
 /// Adds one group to an accumulator (`I8`, `I16`): `s = sum q * xq` (unsigned quants), `t = sum xq`.

@@ -205,12 +205,44 @@ fn bf16_operations() -> Vec<Operation> {
     ]
 }
 
-/// On one and three threads, all kinds of row counts, on tiles of the hardware and on emulated ones.
+/// Operations with `Row16` activations: both widths, kinds of zero and groups, all epilogues, depths that are not all of k.
+fn wide_operations() -> Vec<Operation> {
+    use Epilogue::{Add, QkvRope, SiluGate, Store};
+    let (q4, q8) = (affine(4, 32, Zero::Stored, 16), affine(8, 32, Zero::Midpoint, 16));
+    vec![
+        linear(72, 192, NORM, Add, q8, Activation::Row16),
+        linear(83, 192, Prologue::None, Store, q4, Activation::Row16),
+        linear(160, 192, NORM, SiluGate, affine(4, 64, Zero::Midpoint, 16), Activation::Row16),
+        linear(
+            320,
+            128,
+            NORM,
+            QkvRope(qkv(64, KvDtype::F32, true, true)),
+            affine(8, 64, Zero::Stored, 32),
+            Activation::Row16,
+        ),
+    ]
+}
+
+#[test]
+fn plain_wide_kernels_follow_their_class() {
+    check_tiles("linear-wide-portable", wide_operations(), Arith::Separate);
+}
+
+#[test]
+fn amx_wide_kernels_follow_their_class() {
+    check_tiles("linear-amxwide", wide_operations(), Arith::Fused);
+}
+
 #[test]
 fn amx_bf16_kernels_follow_their_class() {
-    let name = "linear-amxbf16";
+    check_tiles("linear-amxbf16", bf16_operations(), Arith::Tiles);
+}
+
+/// On one and three threads, all kinds of row counts, on tiles of the hardware and on emulated ones.
+fn check_tiles(name: &str, operations: Vec<Operation>, arith: Arith) {
     let generator = kernels::generator(name).expect("registered");
-    for (i, operation) in bf16_operations().into_iter().enumerate() {
+    for (i, operation) in operations.into_iter().enumerate() {
         let case = Case::random(operation, 67, 7 + i as u64);
         for (rows, counts) in [(FEW, vec![1, 5]), (MANY, vec![33, 48, 67])] {
             for point in points(generator, &operation, rows, &emulating(2), 3) {
@@ -226,7 +258,7 @@ fn amx_bf16_kernels_follow_their_class() {
                     for (count, threads) in counts.iter().flat_map(|c| [(*c, 1), (*c, most_threads)]) {
                         let what = format!("{name} {operation} [{point}], {count} rows, {threads} threads");
                         let got = case.run(&kernel, count, threads);
-                        assert_same(&what, &got, &case.emulate(Arith::Tiles, count));
+                        assert_same(&what, &got, &case.emulate(arith, count));
                     }
                 }
             }

@@ -107,6 +107,9 @@ pub enum Activation {
     I16,
     /// bf16 activations and weights (affine ones rounded to bf16), f32 accumulation in pairs, in order of k.
     Bf16,
+    /// 15-bit activations with one scale for the row, and affine weights as 16-bit integers with one scale for the
+    /// column; sums over the whole of k are exact int32 but for the product of both low bytes, which is left out.
+    Row16,
 }
 
 /// One operation with its shape.
@@ -263,6 +266,7 @@ impl fmt::Display for Operation {
                     Activation::I8 => "i8",
                     Activation::I16 => "i16",
                     Activation::Bf16 => "bf16",
+                    Activation::Row16 => "r16",
                 };
                 write!(f, "n{n}k{k}/{weight}/{a}")?;
                 if let Epilogue::QkvRope(q) = epilogue {

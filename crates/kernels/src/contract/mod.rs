@@ -156,6 +156,9 @@ fn numeric_class(operation: &Operation) -> String {
                         group(k)
                     )
                 }
+                (Activation::Row16, _) => {
+                    "15-bit activations with one scale for the row, 16-bit weights with one for the column, exact sums".into()
+                }
                 (Activation::Bf16, _) => "bf16 activations and weights, f32 sums in pairs".into(),
                 _ => "f32 sums in order of k".into(),
             }

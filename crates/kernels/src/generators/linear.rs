@@ -79,6 +79,20 @@ impl Linear {
     /// The linear operation, or `None` for another kind and for shapes that no generator here handles (see
     /// [`Linear::refuse`]).
     pub fn of(operation: &Operation) -> Option<Self> {
+        Self::any(operation).filter(|l| l.activation != Activation::Row16)
+    }
+
+    /// A linear operation with `Row16` activations, whose kernels are made apart ([`super::linear_wide`]), and whole tiles
+    /// of 32 inputs.
+    pub fn wide(operation: &Operation) -> Option<Self> {
+        Self::any(operation).filter(|l| {
+            l.activation == Activation::Row16
+                && l.k <= 32_768
+                && l.affine().is_some_and(|a| a.group.is_multiple_of(32))
+        })
+    }
+
+    fn any(operation: &Operation) -> Option<Self> {
         let Operation::Linear { n, k, prologue, epilogue, weight, activation } = *operation else {
             return None;
         };
@@ -116,7 +130,7 @@ impl Linear {
             (Activation::I16, WeightFormat::Affine { group, .. }) if group > 512 => {
                 return Some(format!("two-pass integer sums over groups of {group} may overflow"));
             }
-            (Activation::I8 | Activation::I16, WeightFormat::Affine { .. })
+            (Activation::I8 | Activation::I16 | Activation::Row16, WeightFormat::Affine { .. })
             | (Activation::F32, _)
             | (Activation::Bf16, WeightFormat::Bf16 | WeightFormat::Affine { .. }) => {}
             (activation, format) => {
@@ -172,6 +186,7 @@ impl Linear {
             Activation::I8 => "i8",
             Activation::I16 => "i16",
             Activation::Bf16 => "bf16",
+            Activation::Row16 => "r16",
         };
         format!("linear-{activation}/{}", arith.name())
     }
@@ -244,6 +259,7 @@ impl Linear {
                 Activation::I8 => 1,
                 Activation::I16 => 2,
                 Activation::Bf16 => 3,
+                Activation::Row16 => 4,
             },
         );
         let eps = match self.prologue {

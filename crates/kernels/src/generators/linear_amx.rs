@@ -49,7 +49,7 @@ impl LinearAmx {
         match linear.activation {
             Activation::I8 | Activation::I16 => self.feature == Feature::AmxInt8,
             Activation::Bf16 => self.feature == Feature::AmxBf16 && linear.k.is_multiple_of(32),
-            Activation::F32 => false,
+            Activation::F32 | Activation::Row16 => false,
         }
     }
 
@@ -125,7 +125,7 @@ impl Generator for LinearAmx {
         let (width, scales) = match linear.activation {
             Activation::I8 => (1, 8),
             Activation::I16 => (2, 8),
-            Activation::F32 | Activation::Bf16 => (2, 0),
+            Activation::F32 | Activation::Bf16 | Activation::Row16 => (2, 0),
         };
         let int8 = self.feature == Feature::AmxInt8;
         let tiled = point.get("rows") == Some("tiles");

@@ -73,7 +73,7 @@ impl Generator for LinearAvx2 {
         let width = match linear.activation {
             Activation::I8 if affine.is_some_and(|a| a.bits == 4) => 1,
             Activation::I8 | Activation::I16 => 2,
-            Activation::F32 | Activation::Bf16 => 4,
+            Activation::F32 | Activation::Bf16 | Activation::Row16 => 4,
         };
         let integer = Self::is_integer(&linear);
         let prologue = linear::prologue_work(&linear, point);

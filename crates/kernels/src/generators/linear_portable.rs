@@ -43,7 +43,7 @@ impl Generator for LinearPortable {
         linear::require_point(NAME, self.space(operation, rows, target), operation, point)?;
         let groups = linear.affine().map_or(1, |a| linear.k / a.group);
         let row_bytes = match linear.activation {
-            Activation::F32 | Activation::Bf16 => linear.k * 4,
+            Activation::F32 | Activation::Bf16 | Activation::Row16 => linear.k * 4,
             Activation::I8 | Activation::I16 => (linear.k * 2 + groups * 8).next_multiple_of(64),
         };
         let prologue = linear::prologue_work(&linear, point);

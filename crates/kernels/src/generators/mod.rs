@@ -13,6 +13,7 @@ pub mod linear_avx2;
 pub mod linear_avx512;
 pub mod linear_portable;
 pub mod linear_vnni;
+pub mod linear_wide;
 pub mod prelude;
 pub mod small;
 mod small_constants;
@@ -41,6 +42,8 @@ static GENERATORS: &[&dyn Generator] = &[
     &linear_amx::LinearAmx::INT8,
     &linear_amx::LinearAmx::BF16,
     &linear_vnni::LinearVnni,
+    &linear_wide::WidePortable,
+    &linear_wide::WideAmx,
     &embed::Embed,
     &attention::AttentionPortable,
     &small::SmallPortable,

@@ -108,6 +108,7 @@ fn extent(operation: &Operation) -> Extent {
         Operation::Linear { k, weight, activation, .. } => match activation {
             Activation::I8 => (weight.group(*k as usize), 127.0),
             Activation::I16 => (weight.group(*k as usize), 16256.0),
+            Activation::Row16 => (*k as usize, 16256.0),
             _ => (32, 127.0),
         },
         _ => (32, 127.0),

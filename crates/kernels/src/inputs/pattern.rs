@@ -66,7 +66,9 @@ impl Pattern {
                 !matches!(p, Pattern::Ties | Pattern::Saturating | Pattern::Denormal)
             }
             Operation::Linear { activation, .. } => match p {
-                Pattern::Ties | Pattern::Saturating => matches!(activation, Activation::I8 | Activation::I16),
+                Pattern::Ties | Pattern::Saturating => {
+                    matches!(activation, Activation::I8 | Activation::I16 | Activation::Row16)
+                }
                 p => !p.attention_only(),
             },
             Operation::Embed { .. } => {

@@ -3,7 +3,7 @@
 use super::{Rounding, prologue_eps};
 use crate::error::KernelError;
 use crate::inputs::CaseInputs;
-use crate::numerics::ACTIVATION_FLOOR;
+use crate::numerics::{ACTIVATION_FLOOR, split_i16};
 use crate::tolerance::{U, UNDERFLOW, rms_inverse_error};
 use half::bf16;
 use plan::operation::slot;
@@ -18,6 +18,8 @@ pub(super) struct ActivationRow {
     pub doubt: Vec<f64>,
     /// Relative doubt common to all elements: the inverse root of the prologue.
     pub common: f64,
+    /// `Row16`: what the low byte of each element stands for.
+    pub low: Vec<f64>,
 }
 
 /// The selected rows of `X`, after prologue and activation rounding.
@@ -34,7 +36,11 @@ pub(super) fn activations(
         Some(eps) => Some((eps, inputs.f32(slot::NORM, k)?)),
         None => None,
     };
-    let class = Class { activation: *activation, group: weight.group(k), rounding };
+    let class = Class {
+        activation: *activation,
+        group: if *activation == Activation::Row16 { k } else { weight.group(k) },
+        rounding,
+    };
     Ok(rows.iter().map(|r| class.row(&x[*r as usize * k..][..k], norm)).collect())
 }
 
@@ -58,9 +64,18 @@ impl Class {
             }
         };
         match self.activation {
+            Activation::Row16 => {
+                let most = value.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+                let mut row = self.grouped(value, 16256.0, own, common);
+                let d = most / 16256.0;
+                let low = |v: &f64| f64::from(split_i16((v / d).round() as i32).1) * d;
+                row.low =
+                    if most > 0.0 { row.value.iter().map(low).collect() } else { vec![0.0; row.value.len()] };
+                row
+            }
             Activation::F32 => {
                 let doubt = value.iter().map(|v| own * v.abs()).collect();
-                ActivationRow { value, doubt, common }
+                ActivationRow { value, doubt, common, low: vec![] }
             }
             Activation::I8 => self.grouped(value, 127.0, own, common),
             Activation::I16 => self.grouped(value, 16256.0, own, common),
@@ -70,8 +85,12 @@ impl Class {
 
     /// Symmetric integers in groups. The common factor cancels in `x / d`; what is left of it scales the whole row.
     fn grouped(&self, x: Vec<f64>, limit: f64, own: f64, common: f64) -> ActivationRow {
-        let mut row =
-            ActivationRow { value: Vec::with_capacity(x.len()), doubt: Vec::with_capacity(x.len()), common };
+        let mut row = ActivationRow {
+            value: Vec::with_capacity(x.len()),
+            doubt: Vec::with_capacity(x.len()),
+            common,
+            low: vec![],
+        };
         // Element and maximum each carry `own`; d, 1/d and their product with x are rounded.
         let ratio_doubt = 2.0 * own + 4.0 * U;
         let floor = ACTIVATION_FLOOR as f64;
@@ -119,6 +138,7 @@ impl Class {
             value: Vec::with_capacity(x.len()),
             doubt: Vec::with_capacity(x.len()),
             common: 0.0,
+            low: vec![],
         };
         for v in x {
             let (low, high) = (round(v * (1.0 - relative)), round(v * (1.0 + relative)));

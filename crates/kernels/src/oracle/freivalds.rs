@@ -5,7 +5,7 @@
 //! but for probability `p` (Hoeffding), here 1e-12. A row with wrong columns departs by the size of their errors' norm.
 
 use super::activation::{ActivationRow, activations};
-use super::weights::{group_at, weights_for};
+use super::weights::{group_at, weights_for, wide_low, wide_of};
 use super::{Rounding, supported};
 use crate::error::KernelError;
 use crate::inputs::CaseInputs;
@@ -29,6 +29,10 @@ pub struct Freivalds {
     signs: Vec<[f64; PROJECTIONS]>,
     /// `W^T r`, `[k]`.
     projected: Vec<[f64; PROJECTIONS]>,
+    /// The same of what low bytes stand for (`Row16`), or nothing.
+    lows: Vec<[f64; PROJECTIONS]>,
+    /// Frobenius norm of the units of columns (`Row16`).
+    units: f64,
     /// Frobenius norm of the terms that kernels sum (`|scale| q + |min|` for stored minima in integer classes).
     norm: f64,
 }
@@ -82,12 +86,24 @@ impl Freivalds {
         let mut sign = || if rng.random::<bool>() { 1.0 } else { -1.0 };
         let signs: Vec<[f64; PROJECTIONS]> = (0..n).map(|_| std::array::from_fn(|_| sign())).collect();
         let mut projected = vec![[0.0f64; PROJECTIONS]; k];
+        let wide = *activation == Activation::Row16;
+        let mut lows = vec![[0.0f64; PROJECTIONS]; if wide { k } else { 0 }];
         let mut squares = 0.0f64;
+        let mut units = 0.0f64;
         for (row, sign) in signs.iter().enumerate() {
             let w = weights_for(weight, *activation, k, weights, row);
             for (p, w) in projected.iter_mut().zip(&w) {
                 for (p, sign) in p.iter_mut().zip(sign) {
                     *p += sign * w;
+                }
+            }
+            if wide {
+                let (unit, whole) = wide_of(weight, k, weights, row);
+                units += unit * unit;
+                for (low, w) in lows.iter_mut().zip(whole) {
+                    for (low, sign) in low.iter_mut().zip(sign) {
+                        *low += sign * unit * wide_low(w);
+                    }
                 }
             }
             squares += match weight.format {
@@ -101,7 +117,7 @@ impl Freivalds {
                 _ => w.iter().map(|w| w * w).sum::<f64>(),
             };
         }
-        Ok(Self { operation: *operation, signs, projected, norm: squares.sqrt() })
+        Ok(Self { operation: *operation, signs, projected, lows, units: units.sqrt(), norm: squares.sqrt() })
     }
 
     /// Checks rows of an output `[rows][n]` against the inputs of the call.
@@ -143,8 +159,13 @@ impl Freivalds {
     ) -> Projection {
         let dot = |y: &[f32]| y.iter().zip(&self.signs).map(|(y, r)| *y as f64 * r[p]).sum::<f64>();
         let norm = |y: &[f32]| y.iter().map(|y| (*y as f64).powi(2)).sum::<f64>().sqrt();
-        let want: f64 = x.value.iter().zip(&self.projected).map(|(x, w)| x * w[p]).sum();
-        let doubt: f64 = x.doubt.iter().zip(&self.projected).map(|(d, w)| d * w[p].abs()).sum();
+        let dropped: f64 = x.low.iter().zip(&self.lows).map(|(x, w)| x * w[p]).sum();
+        let want: f64 = x.value.iter().zip(&self.projected).map(|(x, w)| x * w[p]).sum::<f64>() - dropped;
+        let mut doubt: f64 = x.doubt.iter().zip(&self.projected).map(|(d, w)| d * w[p].abs()).sum();
+        if !self.lows.is_empty() {
+            // A step that carries moves a low byte by up to 127, against low bytes of weights of random sign.
+            doubt += HOEFFDING * x.doubt.iter().sum::<f64>() * 127.0 * 128.0 * self.units;
+        }
         let size = x.value.iter().map(|x| x * x).sum::<f64>().sqrt();
         let added = before.map_or(0.0, |_| U * norm(y));
         let arithmetic = self.roundings() * U * size * self.norm + added;
@@ -157,6 +178,7 @@ impl Freivalds {
         let Operation::Linear { k, weight, activation, .. } = &self.operation else { return 0.0 };
         match activation {
             Activation::I8 | Activation::I16 => 2.0 * (*k as f64 / weight.group(*k as usize) as f64) + 12.0,
+            Activation::Row16 => 12.0,
             Activation::F32 | Activation::Bf16 => *k as f64 + 3.0,
         }
     }

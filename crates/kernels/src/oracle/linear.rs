@@ -2,7 +2,7 @@
 
 use super::activation::{ActivationRow, activations};
 use super::rope::{Heads, qkv_epilogue};
-use super::weights::{group_at, quants_of, weights_for};
+use super::weights::{group_at, quants_of, weights_for, wide_low, wide_of};
 use super::{CaseOutputs, Rounding, Selection, floored};
 use crate::error::KernelError;
 use crate::inputs::CaseInputs;
@@ -93,6 +93,9 @@ struct Tile {
     /// `[k / group]`, integer classes only.
     scales: Vec<[f64; TILE]>,
     minima: Vec<[f64; TILE]>,
+    /// `Row16` only: `[k]` what low bytes stand for, and units.
+    lows: Vec<[f64; TILE]>,
+    units: [f64; TILE],
 }
 
 impl Matrix<'_> {
@@ -101,7 +104,25 @@ impl Matrix<'_> {
     }
 
     fn tile(&self, columns: &[u32]) -> Tile {
-        let mut tile = Tile { factors: vec![[0.0; TILE]; self.k], scales: vec![], minima: vec![] };
+        let mut tile = Tile {
+            factors: vec![[0.0; TILE]; self.k],
+            scales: vec![],
+            minima: vec![],
+            lows: vec![],
+            units: [0.0; TILE],
+        };
+        if self.activation == Activation::Row16 {
+            tile.lows = vec![[0.0; TILE]; self.k];
+            for (c, n) in columns.iter().enumerate() {
+                let (unit, whole) = wide_of(&self.layout, self.k, self.bytes, *n as usize);
+                tile.units[c] = unit;
+                for ((factor, low), w) in tile.factors.iter_mut().zip(&mut tile.lows).zip(whole) {
+                    factor[c] = unit * f64::from(w);
+                    low[c] = unit * wide_low(w);
+                }
+            }
+            return tile;
+        }
         if self.integer() {
             let groups = self.k / self.layout.group(self.k);
             tile.scales = vec![[0.0; TILE]; groups];
@@ -123,7 +144,13 @@ impl Matrix<'_> {
     }
 
     fn sums(&self, tile: &Tile, row: &ActivationRow) -> [Bounded; TILE] {
-        let mut y = if self.integer() { self.grouped_sums(tile, row) } else { self.plain_sums(tile, row) };
+        let mut y = if self.activation == Activation::Row16 {
+            self.wide_sums(tile, row)
+        } else if self.integer() {
+            self.grouped_sums(tile, row)
+        } else {
+            self.plain_sums(tile, row)
+        };
         for y in &mut y {
             y.error += row.common * y.value.abs() + self.k as f64 * UNDERFLOW;
         }
@@ -143,6 +170,26 @@ impl Matrix<'_> {
                 sum[c] += x * w[c];
                 error[c] += doubt * w[c].abs() + U * sum[c].abs();
             }
+        }
+        bounded(sum, error)
+    }
+
+    /// Exact sums over all of k, less the products of low bytes; a handful of roundings at the end.
+    fn wide_sums(&self, tile: &Tile, row: &ActivationRow) -> [Bounded; TILE] {
+        let (mut sum, mut error, mut size) = ([0.0f64; TILE], [0.0f64; TILE], [0.0f64; TILE]);
+        for (i, (w, low)) in tile.factors.iter().zip(&tile.lows).enumerate() {
+            let (x, doubt, x_low) = (row.value[i], row.doubt[i], row.low[i]);
+            for c in 0..TILE {
+                sum[c] += x * w[c] - x_low * low[c];
+                size[c] += (x * w[c]).abs();
+                // One step of an activation may carry into its high byte: its low byte moves by up to 127.
+                error[c] +=
+                    if doubt > 0.0 { doubt * (w[c].abs() + 127.0 * 128.0 * tile.units[c]) } else { 0.0 };
+            }
+        }
+        for c in 0..TILE {
+            // The high sum may be as large as all terms together; scales and products round six times.
+            error[c] += U * (3.0 * size[c] + 6.0 * sum[c].abs()) + f64::EPSILON * self.k as f64 * size[c];
         }
         bounded(sum, error)
     }

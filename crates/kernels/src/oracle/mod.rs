@@ -122,14 +122,17 @@ pub fn supported(operation: &Operation) -> Result<(), KernelError> {
         }
     }
     match operation {
-        Operation::Linear { n, weight, activation, epilogue, .. } => {
+        Operation::Linear { n, k, weight, activation, epilogue, .. } => {
             let affine = matches!(weight.format, WeightFormat::Affine { .. });
             match activation {
-                Activation::I8 | Activation::I16 if !affine => {
+                Activation::I8 | Activation::I16 | Activation::Row16 if !affine => {
                     return fail("integer activations need affine weights".into());
                 }
                 Activation::I8 | Activation::I16 if !sums_fit(weight, *activation) => {
                     return fail("sums of a group do not fit int32".into());
+                }
+                Activation::Row16 if *k > ROW16_INPUTS => {
+                    return fail(format!("sums over more than {ROW16_INPUTS} inputs do not fit int32"));
                 }
                 Activation::Bf16 if weight.format == WeightFormat::F32 => {
                     return fail("bf16 activations need bf16 or affine weights".into());
@@ -157,6 +160,9 @@ pub fn supported(operation: &Operation) -> Result<(), KernelError> {
         _ => Ok(()),
     }
 }
+
+/// Inputs whose sums in `Row16` fit int32: each adds at most `255 * 127 + 2 * 128 * 64 + 64`.
+const ROW16_INPUTS: u32 = 32_768;
 
 /// Whether the integer sum of a group fits int32 whatever the values are.
 fn sums_fit(weight: &WeightLayout, activation: Activation) -> bool {

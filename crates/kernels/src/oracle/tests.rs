@@ -46,6 +46,8 @@ pub(crate) fn operations() -> Vec<Operation> {
         linear(40, 192, Epilogue::Store, affine(4, 32, Zero::Stored), Activation::Bf16),
         linear(48, 128, Epilogue::Add, affine(8, 64, Zero::Midpoint), Activation::Bf16),
         linear(64, 128, Epilogue::Store, bf16_32, Activation::F32),
+        linear(40, 192, Epilogue::Store, affine(4, 32, Zero::Stored), Activation::Row16),
+        linear(48, 128, Epilogue::Add, affine(8, 32, Zero::Midpoint), Activation::Row16),
         linear(96, 192, Epilogue::SiluGate, affine(4, 32, Zero::Stored), Activation::I8),
         linear(64, 128, Epilogue::SiluGate, affine(8, 64, Zero::Midpoint), Activation::I16),
         linear(
@@ -289,7 +291,7 @@ fn planted_errors_of_linear_operations_fail() {
             }
         }
         let cheaper = match activation {
-            Activation::I16 => Some(Activation::I8),
+            Activation::I16 | Activation::Row16 => Some(Activation::I8),
             Activation::F32 if matches!(weight.format, WeightFormat::Affine { .. }) => Some(Activation::I16),
             Activation::F32 if weight.format == WeightFormat::Bf16 => Some(Activation::Bf16),
             _ => None,
@@ -451,6 +453,7 @@ fn projections_pass_honest_rows_and_fail_wrong_ones() {
     let cases = [
         (affine(8, 32, Zero::Midpoint), Activation::I8, Epilogue::Store),
         (affine(4, 32, Zero::Stored), Activation::I16, Epilogue::Add),
+        (affine(4, 32, Zero::Stored), Activation::Row16, Epilogue::Store),
         (affine(4, 32, Zero::Stored), Activation::F32, Epilogue::Store),
         (WeightLayout { format: WeightFormat::Bf16, n_block: 16 }, Activation::Bf16, Epilogue::Store),
         (affine(4, 32, Zero::Stored), Activation::Bf16, Epilogue::Add),

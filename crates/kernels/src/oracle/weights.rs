@@ -1,5 +1,6 @@
 //! One weight of a packed matrix, straight from the words of [`plan::layout`].
 
+use crate::numerics::wide_column;
 use half::{bf16, f16};
 use plan::{Activation, WeightFormat, WeightLayout, Zero};
 
@@ -101,11 +102,35 @@ pub(super) fn weights_for(
     bytes: &[u8],
     n: usize,
 ) -> Vec<f64> {
+    if activation == Activation::Row16 {
+        let (unit, whole) = wide_of(layout, inputs, bytes, n);
+        return whole.into_iter().map(|w| unit * f64::from(w)).collect();
+    }
     let mut weights = weights_of(layout, inputs, bytes, n);
     if activation == Activation::Bf16 {
         weights.iter_mut().for_each(|w| *w = as_bf16(*w));
     }
     weights
+}
+
+/// Integer weights of one output as `Row16` defines them, and their unit.
+pub(super) fn wide_of(layout: &WeightLayout, inputs: usize, bytes: &[u8], n: usize) -> (f64, Vec<i32>) {
+    let WeightFormat::Affine { bits, group, .. } = layout.format else { return (0.0, vec![0; inputs]) };
+    let group = group as usize;
+    let parts = (0..inputs / group).map(|g| group_at(layout, inputs, bytes, n, g));
+    let (scale, min): (Vec<f32>, Vec<f32>) = parts.map(|(s, m)| (s as f32, m as f32)).unzip();
+    let column = wide_column(bits, &scale, &min);
+    let quants = quants_of(layout, inputs, bytes, n);
+    let weight = |(k, q): (usize, &u8)| {
+        let (s, t) = column.groups[k / group];
+        s * i32::from(*q) + t
+    };
+    (f64::from(column.unit), quants.iter().enumerate().map(weight).collect())
+}
+
+/// What the low byte of an integer weight stands for, about its middle.
+pub(super) fn wide_low(weight: i32) -> f64 {
+    f64::from(((weight + 32768) & 255) - 128)
 }
 
 /// A weight as bf16: rounded to f32, then to bf16, both to nearest even; denormals count as 0.

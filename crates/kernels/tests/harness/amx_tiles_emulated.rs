@@ -68,13 +68,13 @@ unsafe fn put_word(t: u32, at: usize, v: [u8; 4]) {
     }
 }
 
-unsafe fn dot_int8<const C: u32>() {
-    let (rows, bytes) = shape(4);
+unsafe fn dot_int8<const C: u32, const A: u32, const B: u32>() {
+    let (rows, bytes) = shape(A);
     for m in 0..rows {
         for n in 0..16 {
             let mut sum = i32::from_le_bytes(word(C, m * 64 + n * 4));
             for k in 0..bytes / 4 {
-                let (a, b) = (word(4, m * 64 + k * 4), word(5, k * 64 + n * 4));
+                let (a, b) = (word(A, m * 64 + k * 4), word(B, k * 64 + n * 4));
                 for i in 0..4 {
                     sum += a[i] as i8 as i32 * b[i] as i32;
                 }

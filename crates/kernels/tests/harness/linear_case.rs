@@ -240,6 +240,22 @@ impl Case {
                 };
                 w.chunks_exact(self.k).map(dot).collect()
             }
+            (Activation::Row16, _) => {
+                let rows = unpack_affine(&weight, self.n, self.k, &self.weight).expect("unpack");
+                let mut xq = vec![0i32; self.k];
+                let d = numerics::quantise_group(&x, 16256.0, &mut xq);
+                let groups = self.k / rows.group;
+                let column = |c: usize| {
+                    let at = c * groups..(c + 1) * groups;
+                    let column = numerics::wide_column(rows.bits, &rows.scale[at.clone()], &rows.min[at]);
+                    let weight = |k: usize| {
+                        let (s, t) = column.groups[k / rows.group];
+                        s * i32::from(rows.q[c * self.k + k]) + t
+                    };
+                    numerics::wide_sum(arith, (0..self.k).map(weight), &xq, column.unit, d)
+                };
+                (0..self.n).map(column).collect()
+            }
             (_, WeightFormat::Affine { bits, group, zero }) => {
                 let rows = unpack_affine(&weight, self.n, self.k, &self.weight).expect("unpack");
                 let limit = if activation == Activation::I8 { 127.0 } else { 16256.0 };

@@ -31,10 +31,10 @@ unsafe fn store_tile<const T: u32>(p: *mut u8, stride: usize) {
     core::arch::asm!("tilestored [{p} + {s}*1], tmm{t}", t = const T, p = in(reg) p, s = in(reg) stride, options(nostack))
 }
 
-/// Tile C += signed bytes of tile 4 times unsigned bytes of tile 5.
+/// Tile C += signed bytes of tile A times unsigned bytes of tile B.
 #[inline(always)]
-unsafe fn dot_int8<const C: u32>() {
-    core::arch::asm!("tdpbsud tmm{c}, tmm4, tmm5", c = const C, options(nostack))
+unsafe fn dot_int8<const C: u32, const A: u32, const B: u32>() {
+    core::arch::asm!("tdpbsud tmm{c}, tmm{a}, tmm{b}", c = const C, a = const A, b = const B, options(nostack))
 }
 
 /// Tile C += bf16 pairs of tile A times bf16 pairs of tile B.

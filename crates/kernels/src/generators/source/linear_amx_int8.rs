@@ -85,10 +85,10 @@ unsafe fn group_sums(x: *const u8, q: *const u8, sums: *mut u8) {
     while i < GROUP {
         load_tile::<5>(q.add(i * 16), 64);
         load_tile::<4>(x.add((PASSES - 1) * K + i), ROW);
-        dot_int8::<1>();
+        dot_int8::<1, 4, 5>();
         if PASSES == 2 {
             load_tile::<4>(x.add(i), ROW);
-            dot_int8::<0>();
+            dot_int8::<0, 4, 5>();
         }
         i += DEPTH;
     }
