@@ -6,7 +6,7 @@
 //! cargo run --release -p kernels --example bench_linear -- gate-up 64 1 20 linear-avx512vnni:tile=6 linear-avx512vnni:tile=7
 //! ```
 //! Operations: `qkv`, `o`, `gate-up`, `down` (u4, group 32), `head` (u8), and `o-f32`, `o-bf16`, `o-q4f32`, `o-i16`;
-//! `qkv-bf16`, `o-q4bf16`, `gate-up-bf16`, `down-bf16`, `head-bf16` with bf16 activations; the same with `-r16`; `gate-up-w16`,
+//! `qkv-bf16`, `o-q4bf16`, `gate-up-bf16`, `down-bf16`, `head-bf16` with bf16 activations; the same with `-r16`, and with `-w8` (u8, group 192, 15-bit rows); `gate-up-w16`,
 //! `down-w16` with bf16 weights too.
 //! `read` as a generator measures a plain read of the same weights. Times are the best of all rounds; with one thread
 //! they are processor time, so that busy neighbours disturb less.
@@ -38,6 +38,7 @@ fn operation(name: &str) -> Option<Operation> {
         weight,
         activation,
     };
+    let q8wide = weight(WeightFormat::Affine { bits: 8, group: 192, zero: Zero::Midpoint });
     let kv = KvLayout { dtype: KvDtype::F16, block_tokens: 16 };
     let heads = QkvRope { heads: 9, kv_heads: 3, head_dim: 64, bias: false, qk_norm_eps_bits: None, kv };
     let none = Prologue::None;
@@ -61,6 +62,11 @@ fn operation(name: &str) -> Option<Operation> {
         "gate-up-r16" => linear(3072, 576, NORM, Epilogue::SiluGate, q4, Activation::Row16),
         "down-r16" => linear(576, 1536, none, Epilogue::Add, q4, Activation::Row16),
         "head-r16" => linear(49152, 576, NORM, Epilogue::Store, q8, Activation::Row16),
+        "qkv-w8" => linear(960, 576, NORM, Epilogue::QkvRope(heads), q8wide, Activation::I16),
+        "o-w8" => linear(576, 576, none, Epilogue::Add, q8wide, Activation::I16),
+        "gate-up-w8" => linear(3072, 576, NORM, Epilogue::SiluGate, q8wide, Activation::I16),
+        "down-w8" => linear(576, 1536, none, Epilogue::Add, q8wide, Activation::I16),
+        "head-w8" => linear(49152, 576, NORM, Epilogue::Store, q8wide, Activation::I16),
         "o-i16" => linear(576, 576, none, Epilogue::Add, q4, Activation::I16),
         "o-q4f32" => linear(576, 576, none, Epilogue::Add, q4, Activation::F32),
         "o-f32" => linear(576, 576, none, Epilogue::Add, weight(WeightFormat::F32), Activation::F32),

@@ -224,6 +224,30 @@ fn wide_operations() -> Vec<Operation> {
     ]
 }
 
+/// 8-bit weights in groups of whole tiles.
+fn byte_operations() -> Vec<Operation> {
+    use Epilogue::{Add, QkvRope, SiluGate, Store};
+    let wide = |group, zero, n_block| affine(8, group, zero, n_block);
+    vec![
+        linear(72, 192, NORM, Add, wide(192, Zero::Midpoint, 16), Activation::I16),
+        linear(83, 128, Prologue::None, Store, wide(64, Zero::Stored, 16), Activation::I8),
+        linear(160, 192, NORM, SiluGate, wide(64, Zero::Midpoint, 16), Activation::I16),
+        linear(
+            320,
+            128,
+            NORM,
+            QkvRope(qkv(64, KvDtype::F32, true, true)),
+            wide(128, Zero::Stored, 32),
+            Activation::I16,
+        ),
+    ]
+}
+
+#[test]
+fn amx_byte_kernels_follow_the_class_of_vnni() {
+    check_tiles("linear-amxbytes", byte_operations(), Arith::Fused);
+}
+
 #[test]
 fn plain_wide_kernels_follow_their_class() {
     check_tiles("linear-wide-portable", wide_operations(), Arith::Separate);

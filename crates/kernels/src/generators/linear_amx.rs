@@ -11,7 +11,7 @@ use plan::{Activation, Epilogue, Feature, Operation, RowBucket, Target};
 use std::collections::BTreeSet;
 
 pub(super) const TILES: &str = include_str!("source/amx_tiles.rs");
-const ROWS: &str = include_str!("source/linear_int8_rows.rs");
+pub(super) const ROWS: &str = include_str!("source/linear_int8_rows.rs");
 const INT8: &str = include_str!("source/linear_amx_int8.rs");
 const BF16: &str = include_str!("source/linear_amx_bf16.rs");
 /// Inputs that stay in L1 while all rows pass: some that are whole groups and tiles, or all.

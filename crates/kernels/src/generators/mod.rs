@@ -9,6 +9,7 @@ pub mod attention_vector;
 pub mod embed;
 mod linear;
 pub mod linear_amx;
+pub mod linear_amx_bytes;
 pub mod linear_avx2;
 pub mod linear_avx512;
 pub mod linear_portable;
@@ -42,6 +43,7 @@ static GENERATORS: &[&dyn Generator] = &[
     &linear_amx::LinearAmx::INT8,
     &linear_amx::LinearAmx::BF16,
     &linear_vnni::LinearVnni,
+    &linear_amx_bytes::LinearAmxBytes,
     &linear_wide::WidePortable,
     &linear_wide::WideAmx,
     &embed::Embed,

@@ -244,7 +244,7 @@ impl Tokens {
 }
 
 /// Half a unit of bf16's last place, relative, and what sums in the order of tiles may lose beside sums in order.
-const BF16: f64 = 1.0 / 512.0 + 64.0 * U;
+const BF16: f64 = 1.0 / 256.0 + 64.0 * U;
 
 /// Scaled product of a query and a key, summed in order with its running error; factors are rounded by `factor` before.
 fn score(query: &[f32], key: &[f64], factor: f64) -> Bounded {

@@ -8,8 +8,9 @@ use crate::trial::protocol::ReplayKind;
 use crate::trial::quality::{Quality, Scales};
 use anyhow::{Context, Result, bail};
 use emit::{PlanChoices, TensorClass};
+use evidence::Point;
 use ledger::{Build, BuildEvent, Ledger};
-use plan::{Activation, Feature};
+use plan::{Activation, Feature, KvDtype, ModelShape, WeightFormat, WeightLayout, Zero};
 use std::path::{Path, PathBuf};
 
 /// Classes in the order of how much their 8-bit activations cost (docs/numerics.md): the first is raised first.
@@ -135,6 +136,130 @@ pub fn prefill(
     let (held, _) = judged(bench, &other, scales, bound, figures, &mut tell)?;
     Ok(if held { other } else { choices.clone() })
 }
+
+/// Gain of the whole workload below which another format is not worth its bytes or its errors.
+const WORTH_ALL: f64 = 1.03;
+
+/// `choices`, with other formats where they serve the workload faster here, by the generators' start points, and keep the
+/// bound: 8-bit weights in wide groups with 15-bit rows, which AMX takes without a detour through f32 in every group; the
+/// file's own weights as 16-bit integers; bf16 keys and values, whose attention runs on tiles.
+pub fn alternatives(
+    bench: &mut Bench<'_>,
+    choices: &PlanChoices,
+    fixed: &Point,
+    scales: &mut Scales,
+    bound: &Constraints,
+    figures: &mut Figures<'_>,
+    mut tell: impl FnMut(&str, &Quality),
+) -> Result<PlanChoices> {
+    let features = &bench.target.features;
+    let has = |all: &[Feature]| all.iter().all(|f| features.contains(f));
+    let int8 = has(&[Feature::Avx512, Feature::AmxInt8]);
+    let bf16 = has(&[Feature::Avx512, Feature::Avx512Bf16, Feature::AmxBf16]);
+    let shape = bench.loaded.shape.clone();
+    let mut best = choices.clone();
+    // Each list is tried in order until one holds: the later ones keep more of the quality.
+    let mut lists: Vec<Vec<PlanChoices>> = Vec::new();
+    if int8 {
+        let body = |class| class != TensorClass::Head;
+        let sensitive = |class| matches!(class, TensorClass::Qkv | TensorClass::Down);
+        let widest = wide_bytes(&best, &shape, 256, body);
+        let finer = wide_bytes(&widest, &shape, 64, sensitive);
+        let finest = wide_bytes(&finer, &shape, 64, body);
+        let mut precise = finest.clone();
+        precise.classes.iter_mut().for_each(|class| {
+            (class.activation, class.prefill) = (Activation::I16, Activation::I16);
+        });
+        lists.push(vec![widest, finer, finest, precise]);
+        // The file's own weights as integers: nearly exact, between the two in speed.
+        let mut exact = best.clone();
+        exact.classes.iter_mut().for_each(|class| {
+            (class.activation, class.prefill) = (Activation::Row16, Activation::Row16);
+        });
+        lists.push(vec![exact]);
+    }
+    if bf16 {
+        let mut other = best.clone();
+        other.kv.dtype = KvDtype::Bf16;
+        lists.push(vec![other]);
+    }
+    for list in lists {
+        for mut other in list {
+            // What an earlier list settled stays.
+            if other.kv.dtype == KvDtype::Bf16 {
+                other = PlanChoices { kv: other.kv, ..best.clone() };
+            }
+            let other = other.at(fixed)?;
+            if other == best {
+                continue;
+            }
+            let words = format!("{}, keys and values {}", words(&other), other.kv);
+            let name = format!("faster as a whole: {words}");
+            let known = figures.build.stage(&name).and_then(|detail| detail.parse::<f64>().ok());
+            let ratio = match known {
+                Some(ratio) => ratio,
+                None => {
+                    let ratio = faster_as_a_whole(bench, &best, &other)?;
+                    let event = BuildEvent::Stage { name, detail: ratio.to_string() };
+                    figures.ledger.record_build(&figures.build.id, &event)?;
+                    ratio
+                }
+            };
+            eprintln!("formats: {words}: {ratio:.2} times the speed of the workload");
+            if ratio < WORTH_ALL {
+                break;
+            }
+            if judged(bench, &other, scales, bound, figures, &mut tell)?.0 {
+                best = other;
+                break;
+            }
+        }
+    }
+    Ok(best)
+}
+
+/// The same with 8-bit weights in the widest groups of whole tiles, up to `most`, and 15-bit rows, for classes that are `wanted`.
+fn wide_bytes(
+    from: &PlanChoices,
+    shape: &ModelShape,
+    most: u32,
+    wanted: impl Fn(TensorClass) -> bool,
+) -> PlanChoices {
+    let mut other = from.clone();
+    for (class, choice) in TensorClass::ALL.into_iter().zip(&mut other.classes) {
+        let k = emit::choices::input_width(shape, class);
+        let group = [256, 192, 128, 64].into_iter().find(|group| *group <= most && k.is_multiple_of(*group));
+        if let Some(group) = group.filter(|_| wanted(class)) {
+            let format = WeightFormat::Affine { bits: 8, group, zero: Zero::Stored };
+            choice.weight = WeightLayout { format, n_block: choice.weight.n_block };
+            choice.activation = Activation::I16;
+            choice.prefill = Activation::I16;
+        }
+    }
+    other
+}
+
+/// How much faster `other` serves the workload than `one`, by fixed step replays, interleaved: ratio of the best of each.
+fn faster_as_a_whole(bench: &mut Bench<'_>, one: &PlanChoices, other: &PlanChoices) -> Result<f64> {
+    let (mut first, mut second) = (None, None);
+    let folders =
+        [started(&mut first, bench, one)?.to_owned(), started(&mut second, bench, other)?.to_owned()];
+    let alone = judge::Lane::of_machine().enter()?;
+    let mut best = [f64::INFINITY; 2];
+    for _ in 0..WHOLE_ROUNDS {
+        for (best, folder) in best.iter_mut().zip(&folders) {
+            *best = best.min(bench.replay_cost(folder)?);
+        }
+    }
+    drop(alone);
+    for folder in folders {
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+    Ok(best[0] / best[1])
+}
+
+/// Interleaved rounds of that comparison.
+const WHOLE_ROUNDS: usize = 3;
 
 /// Median ratio of the times of a prompt's pass, `one` over `other`, interleaved.
 fn faster(bench: &mut Bench<'_>, one: &PlanChoices, other: &PlanChoices) -> Result<f64> {

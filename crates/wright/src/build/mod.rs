@@ -252,6 +252,8 @@ fn reference_choices(
         );
     };
     let settled = formats::settle(bench, &start, scales, &site.goal.constraints, figures, tell)?;
+    let settled =
+        formats::alternatives(bench, &settled, &fixed, scales, &site.goal.constraints, figures, tell)?;
     // The goal may fix it.
     if site.goal.space.keys().any(|axis| axis.ends_with(".prefill")) {
         return Ok(settled);
