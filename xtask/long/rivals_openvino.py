@@ -40,6 +40,7 @@ def summary(wall, firsts, gaps, tokens, due):
         "tokens_per_s": tokens / wall,
         "ttft_ms": statistics.median(firsts) * 1e3,
         "itl_ms": statistics.median(gaps) * 1e3,
+        "ttfts_ms": [first * 1e3 for first in firsts],
     }
 
 
@@ -59,15 +60,15 @@ async def stream(url, prompt, output, firsts, gaps):
         if not line.startswith(b"data: {"):
             continue
         now = time.perf_counter()
-        event = json.loads(line[6:])
-        if event.get("usage"):
-            tokens = event["usage"]["completion_tokens"]
-        elif event["choices"]:
-            if last is None:
-                firsts.append(now - begin)
-            else:
-                gaps.append(now - last)
-            last = now
+        # Only the last event is parsed: a client that takes processor time takes it from the server under test.
+        if b'"completion_tokens"' in line:
+            tokens = json.loads(line[6:])["usage"]["completion_tokens"]
+            continue
+        if last is None:
+            firsts.append(now - begin)
+        else:
+            gaps.append(now - last)
+        last = now
     writer.close()
     return tokens
 
@@ -143,7 +144,7 @@ def main():
         url = urlparse(json.loads(server.stdout.readline())["url"])
         print(f"OpenVINO GenAI {openvino_genai.__version__}, {args.model}: ContinuousBatchingPipeline, max_num_seqs 32,"
               f" max_num_batched_tokens 512; {args.rounds} interleaved rounds")
-        print("cell  ours tok/s  theirs tok/s  ratio (lowest to highest round)   TTFT ms ours/theirs   ITL ms ours/theirs")
+        print("cell  ours tok/s  theirs tok/s  ratio (lowest to highest round)   TTFT ms ours/theirs   p95 TTFT (all rounds)   ITL ms ours/theirs")
         for cell in args.cells.split(","):
             (prompt, output), concurrency = WORKLOADS[cell[0]], int(cell[1:])
             count = max(4, concurrency) if concurrency < 16 else concurrency
@@ -164,9 +165,12 @@ def main():
                         raw.write(json.dumps({"cell": cell, "round": round_, **pair}) + "\n")
             median = lambda side, figure: statistics.median(r[side][figure] for r in rows)
             ratios = sorted(r["ours"]["tokens_per_s"] / r["theirs"]["tokens_per_s"] for r in rows)
+            pooled = {side: sorted(t for r in rows for t in r[side]["ttfts_ms"]) for side in ("ours", "theirs")}
+            p95 = {side: all_[min(len(all_) - 1, int(0.95 * len(all_)))] for side, all_ in pooled.items()}
             print(f"{cell:<4}  {median('ours', 'tokens_per_s'):10.1f}  {median('theirs', 'tokens_per_s'):12.1f}"
                   f"  {statistics.median(ratios):5.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
                   f"  {median('ours', 'ttft_ms'):18.1f} / {median('theirs', 'ttft_ms'):.1f}"
+                  f"  {p95['ours']:16.1f} / {p95['theirs']:.1f}"
                   f"  {median('ours', 'itl_ms'):12.2f} / {median('theirs', 'itl_ms'):.2f}", flush=True)
     finally:
         server.terminate()

@@ -213,6 +213,11 @@ fn kernels_of_every_generator_are_built_and_inspected() {
     let mut operations = kernels::contract::examples();
     operations.push(whole(WeightFormat::Bf16, 32, Activation::Bf16));
     operations.push(whole(WeightFormat::F32, 16, Activation::F32));
+    let affine = |bits, group| WeightFormat::Affine { bits, group, zero: plan::Zero::Stored };
+    operations.push(whole(affine(8, 64), 16, Activation::I16));
+    operations.push(whole(affine(4, 32), 16, Activation::Row16));
+    let kv = plan::KvLayout { dtype: plan::KvDtype::Bf16, block_tokens: 32 };
+    operations.push(Operation::Attention { heads: 9, kv_heads: 3, head_dim: 64, kv, window: None });
     for generator in kernels::generators() {
         let mut built = 0;
         for rows in [RowBucket::ALL[0], RowBucket::ALL[5]] {

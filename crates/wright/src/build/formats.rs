@@ -315,3 +315,44 @@ fn words(choices: &PlanChoices) -> String {
 pub fn holds(quality: &Quality, bound: &Constraints) -> bool {
     quality.kl <= bound.max_kl && quality.top1 >= bound.min_top1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(hidden: u32, ffn: u32) -> ModelShape {
+        ModelShape {
+            architecture: "llama".to_owned(),
+            layers: 2,
+            hidden,
+            heads: 9,
+            kv_heads: 3,
+            head_dim: 64,
+            ffn,
+            vocab: 1000,
+            context: 512,
+            rms_eps: 1e-5,
+            qkv_bias: false,
+            qk_norm: false,
+            tied_embeddings: true,
+            sliding_window: None,
+        }
+    }
+
+    /// Groups are whole tiles that divide the row, the widest within the bound; classes without one, and unwanted ones, stay.
+    #[test]
+    fn wide_groups_divide_the_rows() {
+        let shape = shape(576, 1568);
+        let start = PlanChoices::start(&shape, &[None; 5]);
+        let wide = wide_bytes(&start, &shape, 256, |class| class != TensorClass::Head);
+        let words = |choices: &PlanChoices, class| choices.class(class).weight.to_string();
+        assert_eq!(words(&wide, TensorClass::Qkv), "u8g192mb16");
+        assert_eq!(wide.class(TensorClass::Qkv).activation, Activation::I16);
+        // 1568 is a multiple of 32 alone.
+        assert_eq!(wide.class(TensorClass::Down), start.class(TensorClass::Down));
+        assert_eq!(wide.class(TensorClass::Head), start.class(TensorClass::Head));
+        let finer = wide_bytes(&wide, &shape, 64, |class| class == TensorClass::Output);
+        assert_eq!(words(&finer, TensorClass::Output), "u8g64mb16");
+        assert_eq!(finer.class(TensorClass::Qkv), wide.class(TensorClass::Qkv));
+    }
+}
